@@ -97,6 +97,17 @@ pub(crate) const LOOKS_PER_YIELD: u32 = 1024;
 /// an error.
 pub(crate) const GPU_CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Time between two signals of events that are awaited.
+///
+/// Long enough for whoever awaits them to sleep again. With half, some are still awake on a slow machine
+/// and wake-ups seem short; double makes the run longer.
+pub(crate) const AWAITED_PAUSE: Duration = Duration::from_micros(300);
+
+/// Time of which the processor time is measured while nothing happens, and before that.
+///
+/// Some fifty looks of a thread that awaits. With half, single looks show; double makes the run longer.
+pub(crate) const AWAITED_REST: Duration = Duration::from_secs(2);
+
 // ---- Tolerances ----
 
 /// Bytes by which other programs may change the machine's shared memory during a round.

@@ -51,6 +51,17 @@ impl Holdings {
     }
 }
 
+/// Counts the threads of the calling process that have a name.
+pub(crate) fn threads_named(name: &str) -> Result<usize> {
+    let mut count = 0;
+    for task in fs::read_dir("/proc/self/task").context("cannot list this process's threads")? {
+        // A thread that has just ended has none.
+        let own = fs::read_to_string(task?.path().join("comm")).unwrap_or_default();
+        count += usize::from(own.trim_end() == name);
+    }
+    Ok(count)
+}
+
 /// Counts the descriptors that the calling process has open.
 pub(crate) fn descriptors() -> Result<u64> {
     let entries = fs::read_dir("/proc/self/fd").context("cannot list /proc/self/fd")?;

@@ -1,5 +1,6 @@
 //! The host backend: memory and events between processes of one machine.
 
+mod awaited;
 mod churn;
 mod cold;
 mod deaths;
@@ -34,4 +35,5 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &churn::SCENARIO,
     &deaths::SCENARIO,
     &lateness::SCENARIO,
+    &awaited::SCENARIO,
 ];

@@ -309,12 +309,12 @@ fn import_raw(link: &Link, kind: &ObjectKind, recorder: &mut Recorder) -> Result
     link.send_number(count)
 }
 
-fn mean(costs: &[f64]) -> f64 {
+pub(super) fn mean(costs: &[f64]) -> f64 {
     costs.iter().sum::<f64>() / costs.len().max(1) as f64
 }
 
 /// Returns the mean of the last tenth of the costs, divided by the mean of the first tenth.
-fn flatness(costs: &[f64]) -> f64 {
+pub(super) fn flatness(costs: &[f64]) -> f64 {
     let tenth = costs.len() / 10;
     mean(&costs[costs.len() - tenth..]) / mean(&costs[..tenth])
 }

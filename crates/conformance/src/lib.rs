@@ -29,7 +29,7 @@ mod suite;
 pub mod tamper;
 
 pub use failure::{Failure, Verdict};
-pub use harness::{Devices, Harness, SLOWDOWN, Transfer, slowdown};
+pub use harness::{Devices, Harness, SLOWDOWN, Transfer, block_on, is_pending, next, slowdown};
 pub use kernels::Kernels;
 pub use pattern::pattern;
 pub use peer::{Peer, PeerOptions, Pending, Refused, Reply};

@@ -110,6 +110,40 @@ pub(crate) fn is_asleep(pid: u32, thread: u32) -> io::Result<bool> {
     Ok(state(&format!("/proc/{pid}/task/{thread}/stat"))? == Some(b'S'))
 }
 
+/// Returns the number of a process's threads.
+pub(crate) fn threads(pid: u32) -> io::Result<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/task"))?.count())
+}
+
+/// Returns the ids of a process's threads with a name.
+pub(crate) fn threads_named(pid: u32, name: &str) -> io::Result<Vec<u32>> {
+    let mut threads = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?;
+        // A thread that has just ended has no name.
+        let found = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if found.trim_end() == name {
+            threads.extend(
+                task.file_name()
+                    .to_str()
+                    .and_then(|id| id.parse::<u32>().ok()),
+            );
+        }
+    }
+    Ok(threads)
+}
+
+/// Returns the number of a process's descriptors of files whose name contains `part`.
+pub(crate) fn descriptors_named(pid: u32, part: &str) -> io::Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        // The descriptor of the directory itself is closed by then.
+        let target = fs::read_link(entry?.path()).unwrap_or_default();
+        count += usize::from(target.to_string_lossy().contains(part));
+    }
+    Ok(count)
+}
+
 /// Returns whether all threads of a process are stopped.
 pub(crate) fn is_stopped(pid: u32) -> io::Result<bool> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -95,6 +95,28 @@ macro_rules! for_each_case {
                 stale_handles_of_reused_slots
                 every_device_opens_them
             }
+            awaited {
+                a_signal_wakes_futures_elsewhere
+                queues_signal_what_is_awaited
+                several_values_of_one_event
+                failed_commands_fail_futures
+                functions_are_called_once
+                a_notifier_over_many_events_of_a_peer
+                a_stream_of_a_peers_signals
+                isolated_events
+                many_isolated_events
+                cancelled_while_a_peer_signals
+                waits_for_many_events_of_a_peer
+                nothing_is_left_behind
+                without_io_uring
+                without_futexes_of_many
+            }
+            awaited_deaths {
+                everything_awaited_fails
+                many_events_of_a_dead_peer
+                one_of_many_submitters_dies
+                streams_end_with_the_exporter
+            }
             timeline {
                 values_complete_in_leaps
                 values_only_grow
@@ -299,7 +321,7 @@ pub fn run(case: &Case, devices: &Devices, peer: &std::path::Path) -> Verdict {
 fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
     let both = [harness.device(), harness.peer_device()].map(|device| device.info());
     let lacks = |can: fn(&Capabilities) -> bool| both.iter().any(|info| !can(&info.capabilities));
-    let needs_memory = topic != "events" && topic != "timeline";
+    let needs_memory = !["events", "awaited", "awaited_deaths", "timeline"].contains(&topic);
     if needs_memory && lacks(|can| can.memory_sharing) {
         return Some("memory_sharing");
     }

@@ -7,7 +7,7 @@
 //!
 //! | program | checker | what it looks for |
 //! |---|---|---|
-//! | `tests/interleavings` | shuttle: many random and PCT schedules, the same ones every time | lost wake-ups; early releases; completed signals reported as failed; hangs after a death at any step; counting past 2³²; slots reused while they are open; devices that wait for ever, are released early or undo other processes' signals; writes of anything to an event's slot that hang or misdirect those who wait for another event, complete its late signals or fail its orphans; half words that a device writes beside sleepers, completions and survivors |
+//! | `tests/interleavings` | shuttle: many random and PCT schedules, the same ones every time | lost wake-ups; early releases; completed signals reported as failed; hangs after a death at any step; counting past 2³²; slots reused while they are open; devices that wait for ever, are released early or undo other processes' signals; writes of anything to an event's slot that hang or misdirect those who wait for another event, complete its late signals or fail its orphans; half words that a device writes beside sleepers, completions and survivors; awaited signals (`awaiting/`) that the thread which sleeps for many never tells of, tells of twice or after they were cancelled, or never lets go of |
 //! | `tests/spinning` | shuttle, with waiters that spin before they sleep | lost wake-ups and early releases, without deaths |
 //! | `tests/orderings` | loom: all executions of small scenarios, up to some preemptions | what the memory orderings allow: data not visible after a wait, failures taken for successes |
 //!

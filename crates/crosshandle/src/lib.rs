@@ -72,6 +72,11 @@
 //! only a thread that has to sleep calls the kernel. Signals are numbered, so a wait is for one signal,
 //! which may be yet to come.
 //!
+//! Events can also be awaited, without a thread for each: [`Event::reached`] is a future and
+//! [`Event::values`] a stream for any async runtime, [`Event::on_signal`] calls a function, and a
+//! [`Notifier`] has a descriptor for epoll and other loops. They tell of failures and deaths as waits
+//! do. Dropping one cancels it.
+//!
 //! # Lifetime
 //! A process that has an object open keeps it. An exporter that frees memory or ends takes nothing from
 //! its importers; it reuses freed memory only when no importer has it open. Each open is closed by
@@ -98,8 +103,8 @@
 //! several threads or processes access at once is never undefined behaviour: see [`SharedBytes`].
 //!
 //! The library starts threads of its own when they are first needed, all named `xh-…`:
-//! `docs/threads.md` lists them. They run the functions and drops that a program gives to queues; a
-//! panic there is caught. Processes that fork without `exec` cannot use the library in the child.
+//! `docs/threads.md` lists them. They run the functions and drops that a program gives to queues, and
+//! its callbacks and wakers; a panic there is caught. Processes that fork without `exec` cannot use the library in the child.
 //!
 //! # Features
 //! `cuda` and `level-zero` (both on by default) add the backends. Their drivers are loaded when they are
@@ -145,7 +150,10 @@ pub use api::command::Command;
 pub use api::context::{Context, NativeEvent};
 pub use api::core::ContextOptions;
 pub use api::device::{BackendStatus, Device};
-pub use api::event::{Event, EventOptions, EventProfile, EventStatus};
+pub use api::event::{
+    Event, EventOptions, EventProfile, EventStatus, Notification, Notifier, Reached, Subscription,
+    Values,
+};
 pub use api::kernel::Kernel;
 pub use api::memory::{
     Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,

@@ -6,12 +6,13 @@ mod common;
 use common::{DEADLINE, Directory, Parent, Process, alone, context, is};
 use crosshandle::handle::AnyHandle;
 use crosshandle::{
-    Access, AllocationOptions, Command, ContextOptions, Error, EventHandle, EventOptions,
+    Access, AllocationOptions, Command, ContextOptions, Error, EventHandle, EventOptions, Memory,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,31 @@ fn contexts_opened_in_their_own_process_leave_nothing() {
             "(descriptors, mappings) {before:?} became {after:?}"
         );
     });
+}
+
+/// Says in its drop whether commands use the memory.
+struct Asks(Arc<Memory>, Sender<bool>);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let _ = self.1.send(self.0.is_in_use());
+    }
+}
+
+#[test]
+fn memory_is_in_use_until_what_is_kept_with_it_has_gone() {
+    let directory = Directory::new();
+    let context = directory.context();
+    let queue = context.create_queue().expect("a queue");
+    let gate = context.create_event().expect("an event");
+    let memory = Arc::new(context.allocate(64).expect("memory"));
+    let (said, heard) = channel();
+    let asks = Asks(Arc::clone(&memory), said);
+    let fill = Command::fill(memory.all().keeping(Arc::new(asks)), &[1]);
+    let fill = fill.expect("valid").after_value(&gate, 1);
+    queue.submit(fill).expect("submitted");
+    gate.signal().expect("signalled");
+    assert_eq!(heard.recv_timeout(DEADLINE), Ok(true));
 }
 
 #[test]

@@ -190,6 +190,14 @@ fn use_alone(context: &Context, watch: &Watch) {
     let (one, other) = (event(), event());
     one.signal().expect("a signal");
     Event::wait_any_value(&[(&one, 1), (&other, 1)], Some(DEADLINE)).expect("one of two");
+    let (tell, told) = std::sync::mpsc::channel();
+    let call = other.on_signal(1, move |result| tell.send(result).expect("it is heard"));
+    let call = call.expect("awaited");
+    watch.look();
+    other.signal().expect("a signal");
+    let called = told.recv_timeout(DEADLINE).expect("a call");
+    called.expect("signalled");
+    drop(call);
 }
 
 fn open(context: &Context, words: &str) -> (crosshandle::Memory, Event, Event) {
@@ -281,7 +289,7 @@ fn use_everything(test: &str, directory: &Directory) {
         .end()
         .unwrap_or_else(|what| panic!("the process that exports: {what}"));
 
-    let mut expected = vec!["xh-exchange", "xh-liveness", "xh-host-queue"];
+    let mut expected = vec!["xh-exchange", "xh-liveness", "xh-await", "xh-host-queue"];
     let kinds = [("cuda", "xh-cuda-sched"), ("level_zero", "xh-ze-list")];
     expected.extend(
         kinds
@@ -315,8 +323,8 @@ fn every_thread_of_the_library_has_a_documented_name() {
 }
 
 #[test]
-fn there_are_seven_kinds_of_threads() {
-    assert_eq!(documented().len(), 7, "{:?}", documented());
+fn there_are_eight_kinds_of_threads() {
+    assert_eq!(documented().len(), 8, "{:?}", documented());
 }
 
 #[test]

@@ -30,22 +30,6 @@ pub(crate) const IN_USE_POLL_DIVISOR: u32 = 8;
 /// caller up longer.
 pub(crate) const BUFFER_RELEASE_GRACE: Duration = Duration::from_millis(200);
 
-/// Bounds of the time between two looks at buffers whose contents go back late. Reason: a queue
-/// finds out by itself only 20 times a second. Shortest halved: more wake-ups; doubled: contents go
-/// back up to 2 ms late. Longest halved: more wake-ups for a command that takes seconds; doubled: no
-/// better than what queues do.
-pub(crate) const WRITE_BACK_POLL_SHORTEST: Duration = Duration::from_millis(1);
-/// See [`WRITE_BACK_POLL_SHORTEST`].
-pub(crate) const WRITE_BACK_POLL_LONGEST: Duration = Duration::from_millis(30);
-/// The time between two such looks, as a part of the time since a buffer came or went: an eighth.
-/// Reason and consequences as of [`IN_USE_POLL_DIVISOR`].
-pub(crate) const WRITE_BACK_POLL_DIVISOR: u32 = 8;
-
-/// The time between two looks at events with callbacks where no event can be made to sleep on.
-/// Reason: that happens only when a million events are alive. Halved: more wake-ups. Doubled:
-/// callbacks are up to 2 ms late.
-pub(crate) const CALLBACK_POLL: Duration = Duration::from_millis(1);
-
 /// Bytes at a multiple of which buffers, and parts of a work-group's local memory, start. Reason:
 /// the size of the largest vector of a kernel. Halved: kernels may access such a vector misaligned.
 /// Doubled: small parts waste local memory.

@@ -106,7 +106,7 @@ pub(crate) fn every_waiter_is_told(harness: &Harness) -> Verdict {
 }
 
 /// Sorts times, and returns their median, their 99th percentile and the greatest one.
-fn summary(times: &mut [Duration]) -> String {
+pub(super) fn summary(times: &mut [Duration]) -> String {
     times.sort_unstable();
     let at = |percent: usize| times[(times.len() - 1) * percent / 100];
     format!("p50 {:?}, p99 {:?}, max {:?}", at(50), at(99), at(100))

@@ -2,6 +2,8 @@
 
 pub(crate) mod access;
 pub(crate) mod attacked;
+pub(crate) mod awaited;
+pub(crate) mod awaited_deaths;
 pub(crate) mod capabilities;
 pub(crate) mod commands;
 pub(crate) mod deaths;

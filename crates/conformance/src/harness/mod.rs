@@ -1,7 +1,9 @@
 //! The environment of a case: a device, a socket directory of its own, and peers.
 
+mod executor;
 mod transfer;
 
+pub use executor::{block_on, is_pending, next};
 pub use transfer::Transfer;
 
 use crate::failure::Failure;

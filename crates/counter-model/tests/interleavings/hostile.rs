@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// An event that a hostile process writes to, and who is dead among its owners: those with an odd
 /// number, as the hostile process may have it.
-struct Hostile {
-    slot: Slot,
+pub(crate) struct Hostile {
+    pub(crate) slot: Arc<Slot>,
     asked: AtomicU32,
 }
 
@@ -35,9 +35,9 @@ impl Liveness for Hostile {
 }
 
 impl Hostile {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            slot: Slot::new(),
+            slot: Arc::new(Slot::new()),
             asked: AtomicU32::new(0),
         })
     }
@@ -51,7 +51,7 @@ impl Hostile {
     }
 
     /// Starts the process that writes to it.
-    fn start_writing(self: &Arc<Self>, writes: u64) -> JoinHandle<()> {
+    pub(crate) fn start_writing(self: &Arc<Self>, writes: u64) -> JoinHandle<()> {
         let hostile = Arc::clone(self);
         spawn(move || (0..writes).for_each(|_| hostile.write()))
     }

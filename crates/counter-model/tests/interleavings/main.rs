@@ -1,5 +1,6 @@
 //! The event protocol under many interleavings (shuttle).
 
+mod awaiting;
 mod check;
 mod dead_devices;
 mod death;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Signals once, immediately or by submission.
-fn signal_somehow(process: &Process) {
+pub(crate) fn signal_somehow(process: &Process) {
     let tickets = if one_in(2) {
         vec![process.submit()]
     } else {

@@ -4,7 +4,7 @@ use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
-use crate::ipc::{Attachment, Credential, ExportCell, Particulars, Record, Shared};
+use crate::ipc::{Attachment, Credential, ExportCells, Particulars, Record, Shared};
 use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
@@ -26,8 +26,7 @@ struct Physical {
     memory: Arc<dyn Shared>,
     access: Access,
     number: u32,
-    /// The records under which it is exported, for writing and for reading only.
-    exports: [ExportCell; 2],
+    exports: ExportCells,
     name: ObjectName,
     opened: Option<(Arc<Attachment>, Record, ImportedBytes)>,
 }
@@ -79,7 +78,7 @@ impl PhysicalMemory {
                 memory,
                 access,
                 number: core.next_segment_number(),
-                exports: Default::default(),
+                exports: ExportCells::default(),
                 name: ObjectName::default(),
                 opened,
             }),
@@ -104,7 +103,7 @@ impl PhysicalMemory {
             return;
         };
         own.set(name);
-        for export in exports.iter().filter_map(ExportCell::get) {
+        for export in exports.all() {
             core.exporter().set_name(export.record, name);
         }
     }
@@ -160,12 +159,12 @@ impl PhysicalMemory {
         self.inner.check_exportable()?;
         // So that this caller learns what the driver refuses, not the importer.
         self.inner.memory.prepare()?;
-        let cell = ExportCell::default();
+        let cells = ExportCells::default();
         let exporter = self.inner.core.exporter();
         let Physical { memory, number, .. } = &*self.inner;
         let particulars = self.inner.particulars();
         let access = Access::ReadWrite;
-        let credential = exporter.export_at(&cell, particulars, memory, *number, access)?;
+        let credential = exporter.export_at(&cells, particulars, memory, *number, access)?;
         if let Some(name) = self.inner.name.get() {
             exporter.set_name(credential.record, &name);
         }
@@ -230,15 +229,19 @@ impl Physical {
 
     fn handle(&self, access: Access) -> Result<PhysicalMemoryHandle> {
         self.check_exportable()?;
-        let cell = &self.exports[usize::from(access == Access::ReadOnly)];
-        let credential = match cell.get() {
+        let credential = match self.exports.get(access) {
             Some(credential) => credential,
             None => {
                 self.memory.prepare()?;
                 let exporter = self.core.exporter();
                 let particulars = self.particulars();
-                let exported =
-                    exporter.export_at(cell, particulars, &self.memory, self.number, access)?;
+                let exported = exporter.export_at(
+                    &self.exports,
+                    particulars,
+                    &self.memory,
+                    self.number,
+                    access,
+                )?;
                 if let Some(name) = self.name.get() {
                     exporter.set_name(exported.record, &name);
                 }
@@ -275,7 +278,7 @@ impl Drop for Physical {
             observe::closed(HandleKind::PhysicalMemory);
         }
         let exporter = self.core.exporter();
-        for export in self.exports.iter().filter_map(ExportCell::get) {
+        for export in self.exports.all() {
             // Its memory is never reused, so there is nothing to keep.
             exporter.retire(export.record, true, None);
         }

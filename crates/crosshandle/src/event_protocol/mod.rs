@@ -63,6 +63,7 @@
 //! Atomics, futexes, the clock and the CPU number come from `crate::platform` alone. The model
 //! checker (`crates/counter-model`) compiles these same files against platforms of its own.
 
+mod await_set;
 mod backoff;
 mod device;
 mod native_mirror;
@@ -73,6 +74,7 @@ mod ticket;
 mod tuning;
 mod wait;
 
+pub(crate) use await_set::{AwaitKey, AwaitSet, Settled, Sleeps, Subject};
 pub(crate) use device::DeviceWait;
 pub(crate) use native_mirror::Promise;
 pub(crate) use recovery::{Liveness, Unfinished};

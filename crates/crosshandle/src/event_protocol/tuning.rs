@@ -42,3 +42,27 @@ pub(super) const SHORTEST_STEP: Duration = Duration::from_micros(20);
 /// Longest step: a waiter uses less than 1 % of a core. Halved: twice that. Doubled: the end of a
 /// long command is noticed up to 2 ms late.
 pub(super) const LONGEST_STEP: Duration = Duration::from_millis(1);
+
+/// Words of an await set at which one sweep looks, at about 0.4 µs each, since none is in a cache by then.
+/// Halved: with more words than this, a signal whose wake a hostile peer keeps away is found in twice the
+/// time. Doubled: twice the processor time while many are awaited, which is 0.05 % of a core now.
+pub(super) const SWEEP_LOOKS: usize = 48;
+
+/// Words of an await set of which one sweep asks whether their processes still live, at a system call
+/// each. Halved: a death that nothing else reports is found in twice the time. Doubled: twice
+/// the processor time, which is 0.02 % of a core now.
+pub(super) const SWEEP_CHECKS: usize = 8;
+
+/// Least step of an await set for each word that it looks at in steps, at about 20 ns each. Halved: many
+/// events that devices signal take up to 10 % of a core. Doubled: with more than 25 of them, short
+/// commands are noticed later.
+pub(super) const STEP_TIME_PER_WORD: Duration = Duration::from_nanos(400);
+
+/// Attempts to sleep on a word that changes meanwhile. Halved: a word that an honest process signals
+/// all the time is left to the next step more often. Doubled: a hostile process holds up the thread
+/// twice as long, which is less than a microsecond.
+pub(super) const SETTLE_ATTEMPTS: usize = 8;
+
+/// Sleeps of an await set that tools show. Halved: they show fewer of them. Doubled: they leave half the
+/// room in the process's ledger to other threads.
+pub(super) const MAX_TOLD: usize = 16;

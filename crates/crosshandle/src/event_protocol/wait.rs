@@ -203,8 +203,25 @@ impl Slot {
 }
 
 impl Target<'_> {
-    fn word(&self) -> &AtomicU64 {
+    pub(super) fn word(&self) -> &AtomicU64 {
         self.slot.word(self.number)
+    }
+
+    /// Returns the address of the word that the signal finishes on.
+    pub(super) fn word_address(&self) -> usize {
+        ptr::from_ref(self.word()).addr()
+    }
+
+    /// Returns the result of the wait, or an error if the signal never comes; `None` while the signal is
+    /// unfinished. With `is_check_due`, first fails what a dead process left on the word.
+    pub(super) fn look(&self, is_check_due: bool) -> Option<Result<(), WaitError>> {
+        if let Some(result) = self.result_so_far() {
+            return Some(result);
+        }
+        match self.check_liveness_if(is_check_due) {
+            Ok(()) => self.result_so_far(),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// Returns the result of the wait; `None` while the signal is unfinished.
@@ -264,7 +281,7 @@ impl Target<'_> {
 
     /// Counts the caller among the sleepers of its word, and returns the sequence to sleep on.
     /// `None`: the word has changed, poll again.
-    fn register(&self) -> Option<u32> {
+    pub(super) fn register(&self) -> Option<u32> {
         let word = self.word();
         let before = word.load(Ordering::Acquire);
         // Only a hostile peer counts this far. Sleeps are short, so sleeping uncounted is safe.
@@ -287,8 +304,21 @@ impl Target<'_> {
         Some(sequence)
     }
 
+    /// Returns whether whoever finishes the signal finds a sleeper that the word counted at `before`. An
+    /// immediate signaller that was killed before it set `WATCHED` again leaves one that nobody finds.
+    pub(super) fn is_registered(&self, before: u32) -> bool {
+        let word = self.word().load(Ordering::SeqCst);
+        if sequence(word) != before || word & SLEEPERS == 0 {
+            return false;
+        }
+        let issued = Issued(self.slot.issued.load(Ordering::SeqCst));
+        let untaken = self.number > issued.number();
+        // Who has taken the number since may have completed it without a look at the word.
+        (!untaken || issued.is_watched()) && self.result_so_far().is_none()
+    }
+
     /// Removes the caller from the count, unless a completion has already set it to zero.
-    fn deregister(&self, before: u32) {
+    pub(super) fn deregister(&self, before: u32) {
         let word = self.word();
         let mut current = word.load(Ordering::Acquire);
         while sequence(current) == before && current & SLEEPERS != 0 {
@@ -307,19 +337,24 @@ impl Target<'_> {
     /// Returns what this process's tools show of the wait.
     fn awaited(&self) -> platform::Awaited {
         platform::Awaited {
-            word: ptr::from_ref(self.word()).addr(),
+            word: self.word_address(),
             slot: ptr::from_ref(self.slot).addr(),
             number: self.number,
         }
     }
 
+    /// Returns whether a submitter has taken the number.
+    pub(super) fn is_taken(&self) -> bool {
+        self.number <= self.slot.issued()
+    }
+
     /// Has the process watched that took the number.
-    fn watch_owner(&self) {
+    pub(super) fn watch_owner(&self) {
         self.liveness.watch(&|| self.slot.owner_of(self.number));
     }
 
     /// Returns whether the exporter is known to have ended before anybody took the number.
-    fn never_comes(&self) -> bool {
+    pub(super) fn never_comes(&self) -> bool {
         self.liveness.is_known_abandoned() && self.number > self.slot.issued()
     }
 

@@ -169,8 +169,6 @@ pub struct Fields {
     pub backend: BackendKind,
     /// Whether the importer can only read the memory. Always false for an event.
     pub read_only: bool,
-    /// Identity of the exporter's kernel; nonzero.
-    pub host: u64,
     /// Random number that names the exporting process; nonzero.
     pub exporter: u64,
     /// The exporter's process id in its own PID namespace; for messages only.
@@ -193,4 +191,8 @@ pub struct Fields {
     pub offset: u64,
     /// Number of shared bytes; nonzero for memory, 0 for an event.
     pub length: u64,
+    // Not beside `exporter`, as in the bytes: the two would be loaded as one, from bytes that were
+    // stored in two pieces just before, and the processor waits for that.
+    /// Identity of the exporter's kernel; nonzero.
+    pub host: u64,
 }

@@ -8,7 +8,7 @@ use super::event_arena::{EventArena, EventArenas, PeerWatches};
 use super::exporter::Exporter;
 use super::liveness::LivenessLocks;
 use super::open_count;
-use super::record::Credential;
+use super::record::{Credential, Record};
 use super::records::MIRROR_SEGMENT;
 use super::tuning::RECONNECT_INTERVAL;
 use crate::error::{Error, Result};
@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,10 +60,16 @@ pub(crate) struct Attachment {
 }
 
 /// A context of any process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ContextId {
     exporter: u64,
     context: u32,
+}
+
+impl Hash for ContextId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.to_word());
+    }
 }
 
 impl ContextId {
@@ -76,6 +83,13 @@ impl ContextId {
             },
             context: fields.context,
         }
+    }
+
+    /// Returns a word that few contexts have in common: the numbers of exporters are random. Contexts of
+    /// one exporter differ in its upper half.
+    #[inline]
+    pub(crate) fn to_word(self) -> u64 {
+        self.exporter ^ u64::from(self.context) << 32
     }
 }
 
@@ -468,23 +482,28 @@ impl Attachment {
     /// Counts one open of a record, to be ended with [`release`](Self::release).
     #[inline]
     pub(crate) fn hold(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
-        let record = credential.record;
-        let places = |attachment: &Self| {
-            let count = attachment.ledger.count(record.index)?;
-            let generation = attachment.catalog.generation(record.index)?;
-            Some(open_count::try_open(count, generation, record.generation))
-        };
-        match places(self) {
+        match self.try_open(credential.record) {
             Some(true) => Ok(()),
             Some(false) => Err(Error::Stale),
-            None => {
-                self.fetch_chunk(credential, deadline)?;
-                match places(self) {
-                    Some(true) => Ok(()),
-                    _ => Err(Error::Stale),
-                }
-            }
+            None => self.hold_in_new_chunk(credential, deadline),
         }
+    }
+
+    #[cold]
+    fn hold_in_new_chunk(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
+        self.fetch_chunk(credential, deadline)?;
+        match self.try_open(credential.record) {
+            Some(true) => Ok(()),
+            _ => Err(Error::Stale),
+        }
+    }
+
+    /// Counts one open of a record, unless it has another generation; `None` if its chunks are not here.
+    #[inline]
+    fn try_open(&self, record: Record) -> Option<bool> {
+        let count = self.ledger.count(record.index)?;
+        let generation = self.catalog.generation(record.index)?;
+        Some(open_count::try_open(count, generation, record.generation))
     }
 
     /// Ends one open of a record.

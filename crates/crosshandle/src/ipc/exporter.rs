@@ -12,7 +12,7 @@ use super::event_arena::{EventArena, EventArenas};
 use super::open_count;
 use super::record::{Credential, Record};
 use super::records::{
-    Export, ExportCell, Exported, ExportedEvent, ExportedMemory, KeepAlive, MIRROR_SEGMENT,
+    Export, ExportCells, Exported, ExportedEvent, ExportedMemory, KeepAlive, MIRROR_SEGMENT,
     Particulars, Records, Retired, Shared,
 };
 use super::tuning::RECLAIM_LOOKS;
@@ -28,7 +28,7 @@ use crate::types::report::{ContextReport, ObjectKind};
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A process that is attached.
@@ -59,6 +59,9 @@ pub(crate) struct Exporter {
     directory: Option<PathBuf>,
     broker: OnceLock<Arc<Broker>>,
     records: Mutex<Records>,
+    /// Whether there may be retired records, so that looking costs nothing while there are none. Changed
+    /// under the lock on the records.
+    has_retired: AtomicBool,
     importers: Mutex<Importers>,
     /// Counts opens by this process itself.
     own_ledger: OnceLock<Arc<Ledger>>,
@@ -104,6 +107,7 @@ impl Exporter {
             directory,
             broker: OnceLock::new(),
             records,
+            has_retired: AtomicBool::new(false),
             importers: Mutex::new(Importers {
                 by_owner: HashMap::default(),
                 latest: Owner::EXPORTER.get(),
@@ -188,36 +192,11 @@ impl Exporter {
 
     /// Puts a record whose chunk is there to use.
     fn start_use(&self, index: u32, kind: HandleKind) -> Record {
-        self.catalog.clear_name(index);
-        let generation = self.catalog.generation(index).expect("its chunk is there");
+        let generation = self.catalog.start_use(index, kind as u64);
         Record {
             index,
-            generation: open_count::start_generation(generation, kind as u64),
+            generation: generation.expect("its chunk is there"),
         }
-    }
-
-    /// Makes a record that lets importers fetch memory.
-    fn export(&self, kind: HandleKind, memory: ExportedMemory) -> Result<Credential> {
-        let len = memory.particulars.len as usize;
-        let _counted = ExportedObject::new(kind, len);
-        let mut records = self.records_with_room();
-        let key = records.next_key();
-        let index = records.take_index()?;
-        if let Err(error) = self.catalog.ensure(index) {
-            records.free.push(index);
-            return Err(error);
-        }
-        let object = Exported::Memory(memory);
-        let export = Export {
-            key,
-            object,
-            _counted,
-        };
-        records.set_export(index, export);
-        let record = self.start_use(index, kind);
-        drop(records);
-        observe::exported(self.number, index, kind, len);
-        Ok(Credential { record, key })
     }
 
     /// Lets importers open an event, and returns its key. `mirror` is its native mirror.
@@ -239,13 +218,10 @@ impl Exporter {
                 arena.mark_shared(index);
             }
         }
-        let mirror = mirror.map(|object| ExportedMemory {
-            object,
-            segment: MIRROR_SEGMENT,
-            access: Access::ReadWrite,
-            is_prepared: false,
-            particulars: Particulars::default(),
-        });
+        let event = match (isolated, mirror) {
+            (None, None) => None,
+            (isolated, mirror) => Some(ExportedEvent::boxed(isolated.cloned(), mirror)),
+        };
         let _counted = ExportedObject::new(HandleKind::Event, 0);
         let mut records = self.records();
         // Another thread may have been faster.
@@ -256,13 +232,9 @@ impl Exporter {
             });
         }
         let key = records.next_key();
-        let isolated = isolated.cloned();
-        let event = ExportedEvent { isolated, mirror };
-        let is_plain = event.isolated.is_none() && event.mirror.is_none();
-        let object = Exported::Event((!is_plain).then(|| Box::new(event)));
         let export = Export {
             key,
-            object,
+            object: Exported::Event(event),
             _counted,
         };
         records.set_export(record.index, export);
@@ -296,35 +268,53 @@ impl Exporter {
         })
     }
 
-    /// Returns the credential in `place`, made now if there is none. The caller has prepared the
-    /// memory; `segment` is its number.
+    /// Returns an object's credential for an access, made now if there is none. The caller has prepared
+    /// the memory; `segment` is its number.
     pub(crate) fn export_at(
         &self,
-        place: &ExportCell,
+        cells: &ExportCells,
         particulars: Particulars,
         memory: &Arc<dyn Shared>,
         segment: u32,
         access: Access,
     ) -> Result<Credential> {
         self.go_public()?;
-        let memory = ExportedMemory {
+        let kind = match particulars.kind {
+            ObjectKind::Physical => HandleKind::PhysicalMemory,
+            _ => HandleKind::Memory,
+        };
+        let len = particulars.len as usize;
+        let object = Exported::Memory(ExportedMemory {
             object: Arc::clone(memory),
             segment,
             access,
             is_prepared: true,
             particulars,
-        };
-        let kind = match particulars.kind {
-            ObjectKind::Physical => HandleKind::PhysicalMemory,
-            _ => HandleKind::Memory,
-        };
-        let credential = self.export(kind, memory)?;
-        let set = place.get_or_set(credential);
-        if set != credential {
+        });
+        let _counted = ExportedObject::new(kind, len);
+        let mut records = self.records_with_room();
+        if let Some(credential) = cells.get(access) {
             // Another thread was faster.
-            self.retire(credential.record, false, None);
+            return Ok(credential);
         }
-        Ok(set)
+        let key = records.next_key();
+        let index = records.take_index()?;
+        if let Err(error) = self.catalog.ensure(index) {
+            records.free.push(index);
+            return Err(error);
+        }
+        let export = Export {
+            key,
+            object,
+            _counted,
+        };
+        records.set_export(index, export);
+        let record = self.start_use(index, kind);
+        let credential = Credential { record, key };
+        cells.set(access, credential);
+        drop(records);
+        observe::exported(self.number, index, kind, len);
+        Ok(credential)
     }
 
     /// Frees an object: its handles are stale from now on, and `keep` is dropped once no importer has
@@ -337,12 +327,9 @@ impl Exporter {
         if let Some(generation) = self.catalog.generation(record.index) {
             open_count::end_generation(generation);
         }
-        let segment = match exported {
-            true => self.records().segment_of(record.index),
-            false => None,
-        };
-        let is_open = exported && self.is_open(record.index, segment);
         let mut records = self.records();
+        let segment = records.segment_of(record.index);
+        let is_open = exported && self.is_open(record.index, segment);
         let export = records.take_export(record.index);
         let memory = self.note_freed(record.index, export.as_ref());
         let mut keep = Some(keep);
@@ -358,6 +345,7 @@ impl Exporter {
                 keep,
                 memory,
             }));
+            self.has_retired.store(true, Ordering::Relaxed);
         } else {
             is_deferred = self.defers_reclaim;
         }
@@ -438,6 +426,9 @@ impl Exporter {
             return closed;
         }
         closed._deferred = deferred_reclaim::take_closed(most);
+        if !self.has_retired.load(Ordering::Relaxed) {
+            return closed;
+        }
         let mut records = self.records();
         for _ in 0..records.retired.len().min(most) {
             let Some(retired) = records.retired.pop_front() else {
@@ -451,6 +442,8 @@ impl Exporter {
                 closed.kept.push((retired.index, retired.keep));
             }
         }
+        let has_retired = !records.retired.is_empty();
+        self.has_retired.store(has_retired, Ordering::Relaxed);
         drop(records);
         for (index, _) in &closed.kept {
             observe::reclaimed(self.number, *index);

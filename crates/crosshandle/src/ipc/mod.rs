@@ -35,12 +35,13 @@ pub(crate) use broker::Deadline;
 pub(crate) use chunks::MAX_NAME_BYTES;
 pub(crate) use describe::Label;
 pub(crate) use event::{
-    DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, late_completion,
+    DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, awaiting,
+    late_completion,
 };
 pub(crate) use event_arena::{Pin, Pinner};
 pub(crate) use exporter::Exporter;
 pub(crate) use record::{Credential, Record};
-pub(crate) use records::{ExportCell, KeepAlive, Particulars, Shared};
+pub(crate) use records::{ExportCells, KeepAlive, Particulars, Shared};
 
 /// What fuzz targets need of this folder.
 #[cfg(fuzzing)]
@@ -50,19 +51,13 @@ pub(crate) mod fuzzing {
     };
     pub(crate) use super::open_count::{close, try_open};
 
-    use super::chunks::file_len;
     use super::event_arena::EventArena;
+    pub(crate) use super::event_arena::arena_len;
     use crate::error::Result;
-    use crate::event_protocol::Slot;
     use std::os::fd::OwnedFd;
 
     /// Opens an event arena, as an importer does.
     pub(crate) fn open_arena(file: &OwnedFd, slots: usize) -> Result<()> {
         EventArena::open(file, slots).map(drop)
-    }
-
-    /// Returns the length of an arena's file.
-    pub(crate) fn arena_len(slots: usize) -> usize {
-        file_len(slots * size_of::<Slot>())
     }
 }

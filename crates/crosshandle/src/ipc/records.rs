@@ -2,7 +2,7 @@
 
 use super::chunks::MAX_RECORDS;
 use super::event_arena::EventArena;
-use super::record::Credential;
+use super::record::{Credential, Record};
 use crate::error::{Error, Result};
 use crate::handle::Key;
 use crate::ipc::broker::protocol::BackendBlob;
@@ -15,7 +15,7 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The segment number in records of native events. No segment has it.
@@ -43,29 +43,92 @@ pub(crate) trait Shared: Any + Send + Sync {
     }
 }
 
-/// The credential under which an object is exported, once it is.
+/// The credentials under which an object is exported, once it is: for writing, and for reading only.
+/// Every allocation has room for them, so that room is small.
 #[derive(Default)]
-pub(crate) struct ExportCell {
-    /// Set after the credential. Apart from it, so that it takes part in the order of all
-    /// sequentially consistent operations: see `Allocation::free`.
-    is_set: AtomicBool,
-    credential: OnceLock<Credential>,
+pub(crate) struct ExportCells {
+    /// By access, each set after its credential. They take part in the order of all sequentially
+    /// consistent operations: see `Allocation::free`.
+    is_set: [AtomicBool; 2],
+    // The credential for writing, without the gaps that it would leave.
+    index: AtomicU32,
+    generation: AtomicU64,
+    key: AtomicKey,
+    /// The credential for reading only, which few objects have.
+    read_only: OnceLock<Box<Credential>>,
 }
 
-impl ExportCell {
+impl ExportCells {
+    /// Returns the credential for an access, if there is one.
     #[inline]
-    pub(crate) fn get(&self) -> Option<Credential> {
-        match self.is_set.load(Ordering::SeqCst) {
-            true => self.credential.get().copied(),
-            false => None,
+    pub(crate) fn get(&self, access: Access) -> Option<Credential> {
+        if !self.is_set(access).load(Ordering::SeqCst) {
+            return None;
+        }
+        match access {
+            Access::ReadWrite => Some(Credential {
+                record: Record {
+                    index: self.index.load(Ordering::Relaxed),
+                    generation: self.generation.load(Ordering::Relaxed),
+                },
+                key: self.key.load(),
+            }),
+            Access::ReadOnly => self.read_only.get().map(|credential| **credential),
         }
     }
 
-    /// Sets the credential unless there is one, and returns the one that there is.
-    pub(super) fn get_or_set(&self, credential: Credential) -> Credential {
-        let set = *self.credential.get_or_init(|| credential);
-        self.is_set.store(true, Ordering::SeqCst);
-        set
+    /// Returns all credentials that there are.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Credential> {
+        [Access::ReadWrite, Access::ReadOnly]
+            .into_iter()
+            .filter_map(|access| self.get(access))
+    }
+
+    /// Returns whether there is a credential.
+    pub(crate) fn has_some(&self) -> bool {
+        self.is_set
+            .iter()
+            .any(|is_set| is_set.load(Ordering::SeqCst))
+    }
+
+    /// Sets the credential for an access. The caller has the lock on the exporter's records, and has found
+    /// that there is none.
+    pub(super) fn set(&self, access: Access, credential: Credential) {
+        match access {
+            Access::ReadWrite => {
+                let Credential { record, key } = credential;
+                self.index.store(record.index, Ordering::Relaxed);
+                self.generation.store(record.generation, Ordering::Relaxed);
+                self.key.store(key);
+            }
+            Access::ReadOnly => {
+                let _ = self.read_only.set(Box::new(credential));
+            }
+        }
+        self.is_set(access).store(true, Ordering::SeqCst);
+    }
+
+    fn is_set(&self, access: Access) -> &AtomicBool {
+        &self.is_set[usize::from(access == Access::ReadOnly)]
+    }
+}
+
+/// A key that another thread may look at as soon as something else tells that it is there.
+#[derive(Default)]
+pub(super) struct AtomicKey([AtomicU64; 2]);
+
+impl AtomicKey {
+    #[inline]
+    pub(super) fn load(&self) -> Key {
+        let words = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        Key::from_bytes(zerocopy::transmute!(words))
+    }
+
+    pub(super) fn store(&self, key: Key) {
+        let words: [u64; 2] = zerocopy::transmute!(*key.as_bytes());
+        for (word, value) in self.0.iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
     }
 }
 
@@ -87,6 +150,24 @@ pub(super) struct ExportedEvent {
     /// The event's arena, if it has one to itself.
     pub(super) isolated: Option<Arc<EventArena>>,
     pub(super) mirror: Option<ExportedMemory>,
+}
+
+impl ExportedEvent {
+    /// Returns what an event has that few have: an arena to itself, a native mirror.
+    #[cold]
+    pub(super) fn boxed(
+        isolated: Option<Arc<EventArena>>,
+        mirror: Option<Arc<dyn Shared>>,
+    ) -> Box<Self> {
+        let mirror = mirror.map(|object| ExportedMemory {
+            object,
+            segment: MIRROR_SEGMENT,
+            access: Access::ReadWrite,
+            is_prepared: false,
+            particulars: Particulars::default(),
+        });
+        Box::new(Self { isolated, mirror })
+    }
 }
 
 impl Exported {
@@ -144,11 +225,11 @@ impl KeyGenerator {
     }
 
     fn next(&mut self) -> Key {
-        let mut key = [0; 16];
-        self.0.fill_bytes(&mut key);
+        // Whole words: a key that is written byte by byte is waited for where it is read.
+        let mut words = [self.0.next_u64(), self.0.next_u64()];
         // A handle with an all-zero key is refused, so this one never occurs.
-        key[0] |= u8::from(key == [0; 16]);
-        Key::from_bytes(key)
+        words[0] |= u64::from(words == [0; 2]);
+        Key::from_bytes(zerocopy::transmute!(words))
     }
 }
 
@@ -183,10 +264,13 @@ impl Records {
 
     pub(super) fn set_export(&mut self, record: u32, export: Export) {
         let record = record as usize;
-        if record >= self.exports.len() {
-            self.exports.resize_with(record + 1, || None);
+        match self.exports.get_mut(record) {
+            Some(place) => *place = Some(export),
+            None => {
+                self.exports.resize_with(record, || None);
+                self.exports.push(Some(export));
+            }
         }
-        self.exports[record] = Some(export);
     }
 
     pub(super) fn export(&self, record: u32) -> Option<&Export> {

@@ -153,3 +153,7 @@ pub(super) const MAX_REPORT_BYTES: usize = 16 << 20;
 /// Time until the liveness thread and those who ask it try again what the system had no memory for.
 /// Halved: twice the tries while it is short of memory. Doubled: locks are taken that much later then.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Time that the thread of awaited signals stays without any. Halved or doubled: a program that awaits
+/// something every few seconds starts the thread more or less often, at about 100 µs.
+pub(super) const AWAIT_IDLE: Duration = Duration::from_secs(2);

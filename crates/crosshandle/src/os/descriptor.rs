@@ -1,5 +1,6 @@
 //! Facts about descriptors.
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{self, AtFlags, FileType, StatxFlags};
 use rustix::io::{self, Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -86,4 +87,32 @@ pub(crate) fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
     // number is no open descriptor.
     let theirs = unsafe { BorrowedFd::borrow_raw(number) };
     io::fcntl_dupfd_cloexec(theirs, 3)
+}
+
+/// A descriptor that can be read from while it is raised.
+#[derive(Debug)]
+pub(crate) struct Flag(OwnedFd);
+
+impl Flag {
+    /// Makes one that is not raised.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
+    }
+
+    /// Raises it, also if it is raised, which wakes edge-triggered waiters.
+    pub(crate) fn raise(&self) {
+        // It fails only if it was raised 2⁶⁴ times, or if the program has closed the descriptor.
+        let _ = io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Lowers it, also if it is not raised.
+    pub(crate) fn lower(&self) {
+        let _ = io::read(&self.0, &mut [0_u8; 8]);
+    }
+}
+
+impl AsFd for Flag {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }

@@ -9,6 +9,7 @@
 use super::{futex, process};
 use crate::sync::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a thread waits for: a number, on a word of an event's slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,9 +125,27 @@ pub(crate) fn list() -> Vec<Sleeper> {
     all
 }
 
+/// A word to sleep on for a thread that serves many: its upper half is raised by
+/// [`wake_server`], and by [`wake_all`] after it has raised [`alarms`].
+pub(crate) static SERVER_WORD: AtomicU64 = AtomicU64::new(0);
+static ALARMS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how often all sleepers were woken.
+pub(crate) fn alarms() -> u64 {
+    ALARMS.load(Ordering::SeqCst)
+}
+
+/// Wakes the thread that sleeps on [`SERVER_WORD`].
+pub(crate) fn wake_server() {
+    SERVER_WORD.fetch_add(1 << 32, Ordering::SeqCst);
+    futex::wake_all(&SERVER_WORD);
+}
+
 /// Wakes all sleepers of this process, so that they look whether they still have a reason to sleep.
 /// Called when something has happened that their words don't tell.
 pub(crate) fn wake_all() {
+    ALARMS.fetch_add(1, Ordering::SeqCst);
+    wake_server();
     // One system call a word, however many sleep on it, and without a lock: those that wake up take
     // their entries out.
     let mut words = Vec::from_iter(list().iter().map(|sleeper| sleeper.awaited.word));
@@ -139,7 +158,6 @@ pub(crate) fn wake_all() {
 mod tests {
     use super::*;
     use std::ptr;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::thread;
     use std::time::{Duration, Instant};
 

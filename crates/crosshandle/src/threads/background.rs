@@ -184,7 +184,7 @@ fn work() {
 }
 
 /// Calls `f`; `None` if it panicked.
-pub(super) fn contain<T>(f: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn contain<T>(f: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(value) => Some(value),
         Err(panic) => {

@@ -29,10 +29,10 @@ static ENDED: Condvar = Condvar::new();
 
 /// Work that [`wait`] waits for, until this is dropped.
 #[must_use = "nobody waits for the work once this is dropped"]
-pub(super) struct Announced(u64);
+pub(crate) struct Announced(u64);
 
 /// Announces work that may call a driver, or hand on jobs that do.
-pub(super) fn announce() -> Announced {
+pub(crate) fn announce() -> Announced {
     let mut unfinished = UNFINISHED.lock();
     let number = unfinished.next;
     unfinished.next += 1;

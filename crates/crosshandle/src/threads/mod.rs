@@ -23,6 +23,8 @@ pub(crate) enum ThreadKind {
     Liveness,
     /// Runs jobs that may block or must be tried again: drops, late completions, callbacks.
     Background,
+    /// Sleeps on all awaited signals, and tells who awaits them.
+    Await,
     /// Closes what peers sent, where that may block.
     Disposer,
     /// Looks after the streams of one CUDA context.
@@ -41,6 +43,7 @@ impl ThreadKind {
         match self {
             Self::Exchange => "xh-exchange",
             Self::Liveness => "xh-liveness",
+            Self::Await => "xh-await",
             Self::Disposer => "xh-disposer",
             Self::Background => "xh-background",
             #[cfg(feature = "cuda")]

@@ -1,6 +1,7 @@
 /* Reusable events between two processes: signals and waits both ways, on the host and in queues,
-   again and again, and the death of a process that owes a signal. */
+   again and again, and the death of a process that owes a signal. Callbacks tell of both. */
 #include "ur.h"
+#include <semaphore.h>
 
 #define ROUNDS 2
 #define SIGNALS 6
@@ -76,6 +77,33 @@ static uint32_t references_of(ur_event_handle_t event) {
   return count;
 }
 
+/* A call that an event makes. */
+struct call {
+  sem_t made;
+  ur_execution_info_t status;
+};
+
+static void note_call(ur_event_handle_t event, ur_execution_info_t status, void *data) {
+  (void)event;
+  struct call *call = data;
+  call->status = status;
+  sem_post(&call->made);
+}
+
+/* Has the event call when its latest signal is complete. */
+static void expect_call(ur_event_handle_t event, struct call *call) {
+  EXPECT(sem_init(&call->made, 0, 0) == 0);
+  UR(urEventSetCallback(event, UR_EXECUTION_INFO_COMPLETE, note_call, call));
+}
+
+static int status_of_call(struct call *call) {
+  HERE("an event calls back");
+  while (sem_wait(&call->made) != 0)
+    EXPECT(errno == EINTR);
+  sem_destroy(&call->made);
+  return (int)call->status;
+}
+
 /* Waits for the latest signal: on the host, or in the queue and then for the queue. */
 static void wait_for(struct runtime *ur, ur_event_handle_t event, bool in_queue) {
   if (in_queue) {
@@ -114,7 +142,11 @@ static void wait_pending(struct runtime *ur, int link, ur_event_handle_t event, 
   ur_event_status_t status = status_of(event);
   EXPECT(status == UR_EVENT_STATUS_SUBMITTED || status == UR_EVENT_STATUS_RUNNING ||
          status == UR_EVENT_STATUS_QUEUED);
+  struct call call;
+  expect_call(event, &call);
+  EXPECT(sem_trywait(&call.made) != 0);
   MEET(link);
+  EXPECT(status_of_call(&call) == UR_EVENT_STATUS_COMPLETE);
   wait_for(ur, event, number % 2);
   EXPECT(has_pattern(ur, memory, SIZE, number, 0));
   MEET(link);
@@ -199,6 +231,8 @@ static void outlive(bool in_queue) {
   struct runtime ur = start_runtime();
   ur_event_handle_t event = open_event(&ur, hear_bytes(peer.link));
   EXPECT(status_of(event) != UR_EVENT_STATUS_COMPLETE);
+  struct call call;
+  expect_call(event, &call);
   if (in_queue) {
     ur_event_handle_t after = NULL;
     UR(urEnqueueEventsWaitWithBarrierExt(ur.queue, NULL, 1, &event, &after));
@@ -214,6 +248,7 @@ static void outlive(bool in_queue) {
     ANSWERS(UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS, urEventWait(1, &event));
     EXPECT(status_of(event) == UR_EVENT_STATUS_ERROR);
   }
+  EXPECT(status_of_call(&call) == UR_EVENT_STATUS_ERROR);
   UR(urEventRelease(event));
   stop_runtime(&ur);
 }

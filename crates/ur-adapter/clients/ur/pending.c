@@ -1,6 +1,7 @@
 /* Everything is released while commands that use it wait for their turn: they run all the same,
    and the memory that they use goes after them. */
 #include "ur.h"
+#include <sched.h>
 #include <semaphore.h>
 
 /* The event that the first command waits for, and the flag that the last one sets. */
@@ -27,6 +28,30 @@ static void *map_memory(struct runtime *ur, size_t size) {
   return memory;
 }
 
+/* Memory of the program's, for which two buffers may stand. */
+#define HALF 4096
+static unsigned char user[2 * HALF];
+
+/* Fills a buffer of one half of the user's memory in a queue, and releases the buffer. */
+static void fill_half(struct runtime *ur, ur_queue_handle_t queue, unsigned char *half,
+                      unsigned char byte, bool is_queue_first) {
+  ur_buffer_properties_t properties = {UR_STRUCTURE_TYPE_BUFFER_PROPERTIES, NULL, half};
+  ur_mem_handle_t buffer = NULL;
+  UR(urMemBufferCreate(ur->context, UR_MEM_FLAG_USE_HOST_POINTER, HALF, &properties, &buffer));
+  UR(urEnqueueMemBufferFill(queue, buffer, &byte, 1, 0, HALF, 0, NULL, NULL));
+  if (is_queue_first)
+    UR(urQueueRelease(queue));
+  UR(urMemRelease(buffer));
+}
+
+/* Waits until a half has the byte from one end to the other. */
+static void wait_for_half(const unsigned char *half, unsigned char byte) {
+  const volatile unsigned char *bytes = half;
+  for (size_t i = 0; i < HALF; i++)
+    while (bytes[i] != byte)
+      sched_yield();
+}
+
 int main(void) {
   limit_life();
   struct runtime ur = start_runtime();
@@ -44,10 +69,19 @@ int main(void) {
   UR(urEnqueueUSMFill(ur.queue, mapped, 1, &byte, size, 0, NULL, NULL));
   UR(urEnqueueUSMMemcpy(ur.queue, false, copy, mapped, size, 0, NULL, NULL));
   UR(urEnqueueHostTaskExp(ur.queue, say_done, NULL, NULL, 0, NULL, NULL));
+  ur_queue_handle_t other = NULL;
+  UR(urQueueCreate(ur.context, ur.device, NULL, &other));
+  UR(urEnqueueHostTaskExp(other, wait_for_gate, NULL, NULL, 0, NULL, NULL));
+  fill_half(&ur, ur.queue, user, 8, false);
+  fill_half(&ur, other, user + HALF, 9, true);
   stop_runtime(&ur);
 
   sem_post(&gate);
+  sem_post(&gate);
   HERE("the last command runs");
   sem_wait(&done);
+  HERE("contents of released buffers go back");
+  wait_for_half(user, 8);
+  wait_for_half(user + HALF, 9);
   return 0;
 }

@@ -104,7 +104,7 @@ entry_points! {
         // what the kernel does with these.
         let command = unsafe {
             let properties = Properties::read(properties)?;
-            let arguments = read_arguments(queue.context(), queue.device(), arguments)?;
+            let arguments = read_arguments(queue, arguments)?;
             command(&submission, kernel, &sizes, &properties, &arguments)?
         };
         submission.submit(ur_command_t::UR_COMMAND_KERNEL_LAUNCH, command, false)

@@ -1,18 +1,18 @@
 //! Callbacks.
 //!
-//! One job of the library's background service waits for all events with callbacks, and calls one
-//! function after the other, without a lock. It runs while there are callbacks. Functions may do
-//! anything: call the adapter, release the event, set another callback. The job waits for events as
-//! every thread does, so that a command that fails and a process that dies call back too, and
-//! nothing keeps the process from ending.
+//! The library awaits the event, and calls the functions of a process one after the other on a
+//! background thread, without a lock. Functions may do anything: call the adapter, release the event,
+//! set another callback; one that blocks holds up the others. Whatever ends the wait for an event calls
+//! back: its signal, a command that fails, the death of the process that was to signal.
+//!
+//! Nothing keeps the process from ending, or the program from releasing everything else: the callback
+//! keeps its event, and the event what it needs. A function that is still due while the process ends
+//! may be called meanwhile, or not at all.
 
 use super::Event;
 use crate::abi::boundary::entry_points;
-use crate::abi::failure::Failure;
-use crate::abi::lock::Lock;
+use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, Ref};
-use crate::tuning::CALLBACK_POLL;
-use crosshandle::{EventOptions, adapter_support};
 use std::ffi::c_void;
 use unified_runtime_sys::{
     ur_event_callback_t, ur_event_handle_t, ur_event_status_t, ur_execution_info_t, ur_result_t,
@@ -33,21 +33,6 @@ struct Callback {
 // called with it by a thread that is not his, as UR does.
 unsafe impl Send for Callback {}
 
-/// The messages of other threads to the job.
-struct Inbox {
-    added: Vec<Callback>,
-    /// Whether a job runs, or is about to, that will look into `added`.
-    is_served: bool,
-    /// Ends the job's wait for events, while it waits for some.
-    wake_up: Option<crosshandle::Event>,
-}
-
-static INBOX: Lock<Inbox> = Lock::new(Inbox {
-    added: Vec::new(),
-    is_served: false,
-    wake_up: None,
-});
-
 entry_points! {
     pub(super) fn set(
         event: Handle<Event>,
@@ -65,101 +50,58 @@ entry_points! {
                 "every event is queued from the start",
             ));
         }
-        add(Callback {
+        let callback = Callback {
             event: event.to_ref(),
             signal: event.inner().submitted(),
             status,
             function,
             user_data,
-        });
-        Ok(())
+        };
+        callback.set()
     }
-}
-
-/// Hands a callback to the job, which is started if none runs.
-fn add(callback: Callback) {
-    let mut inbox = INBOX.lock();
-    inbox.added.push(callback);
-    if let Some(wake_up) = &inbox.wake_up {
-        // It fails if another thread has signalled already.
-        let _ = wake_up.signal();
-    }
-    if !inbox.is_served {
-        inbox.is_served = true;
-        drop(inbox);
-        adapter_support::run_blocking(serve);
-    }
-}
-
-/// Calls back until no callback is left.
-fn serve() {
-    let mut waiting: Vec<Callback> = Vec::new();
-    loop {
-        let mut inbox = INBOX.lock();
-        waiting.append(&mut inbox.added);
-        if waiting.is_empty() {
-            inbox.is_served = false;
-            return;
-        }
-        drop(inbox);
-        let (due, later): (Vec<_>, _) = waiting
-            .into_iter()
-            .partition(|callback| callback.outcome().is_some());
-        waiting = later;
-        due.into_iter().for_each(Callback::call);
-        wait_for_change(&waiting);
-    }
-}
-
-/// Waits until one of the events may have changed, or a callback is added.
-fn wait_for_change(waiting: &[Callback]) {
-    let Some(first) = waiting.first() else {
-        return;
-    };
-    let (_, context) = first.event.context().first();
-    // Callbacks are in no hurry, so that this thread need not spin.
-    let options = EventOptions::new().shareable(false).low_power(true);
-    let Ok(wake_up) = context.create_event_with(options) else {
-        // A million events are alive. One of them may go.
-        std::thread::sleep(CALLBACK_POLL);
-        return;
-    };
-    let mut inbox = INBOX.lock();
-    if !inbox.added.is_empty() {
-        return;
-    }
-    inbox.wake_up = Some(wake_up.clone());
-    drop(inbox);
-    let callbacks = waiting.iter();
-    let signals = callbacks.map(|callback| (callback.event.inner(), callback.signal));
-    let events: Vec<_> = std::iter::once((&wake_up, 1)).chain(signals).collect();
-    // Whatever ended the wait, an error too, is found by looking again.
-    let _ = crosshandle::Event::wait_any_value(&events, None);
-    INBOX.lock().wake_up = None;
 }
 
 impl Callback {
-    /// Returns the status to call with, if it is time.
-    fn outcome(&self) -> Option<ur_execution_info_t> {
-        let event = &self.event;
-        let is_early = match self.status {
-            ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED => true,
-            ur_execution_info_t::UR_EXECUTION_INFO_RUNNING => {
-                event.has_started() && event.inner().submitted() == self.signal
-            }
-            _ => false,
+    /// Has the function called in its turn once the event has the status.
+    ///
+    /// # Errors
+    /// `OUT_OF_RESOURCES` if the system starts no thread that could await the event. The function is
+    /// not called then.
+    fn set(self) -> Result<()> {
+        let event = self.event.inner().clone();
+        let awaited = match self.is_early() {
+            // This number is complete from the start: the function is called soon.
+            true => 0,
+            false => self.signal,
         };
-        match event.inner().try_wait_value(self.signal) {
-            Ok(is_complete) => (is_complete || is_early).then_some(self.status),
-            Err(_) => Some(ur_execution_info_t(
-                ur_event_status_t::UR_EVENT_STATUS_ERROR.0,
-            )),
+        let call = move |result: crosshandle::Result<()>| {
+            let signal = self.signal;
+            let result = match awaited == signal {
+                true => result,
+                false => self.event.inner().try_wait_value(signal).map(drop),
+            };
+            self.call(result);
+        };
+        event.on_signal(awaited, call)?.detach();
+        Ok(())
+    }
+
+    /// Returns whether the event has the status before its signal completes. No thread is told when a
+    /// command starts: one that has not by now has the status when it is complete, which is past it.
+    fn is_early(&self) -> bool {
+        match self.status {
+            ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED => true,
+            ur_execution_info_t::UR_EXECUTION_INFO_RUNNING => self.event.has_started(),
+            _ => false,
         }
     }
 
-    /// Calls the function.
-    fn call(self) {
-        let status = self.outcome().unwrap_or(self.status);
+    /// Calls the function, with the result of the signal as far as it has one.
+    fn call(self, result: crosshandle::Result<()>) {
+        let status = match result {
+            Ok(()) => self.status,
+            Err(_) => ur_execution_info_t(ur_event_status_t::UR_EVENT_STATUS_ERROR.0),
+        };
         // SAFETY: the caller of `urEventSetCallback` vouches for the function and its data; the
         // event is kept until the function returns.
         unsafe { (self.function)(self.event.handle(), status, self.user_data) };
@@ -172,13 +114,17 @@ mod tests {
     use crate::abi::object::{release, retain};
     use crate::event::{Kind, Origin};
     use crate::testing::{Scene, check};
-    use crosshandle::Command;
+    use crosshandle::{Command, EventOptions};
     use std::ptr::from_ref;
-    use std::sync::mpsc::{Sender, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
     use std::time::Duration;
 
     const COMPLETE: ur_execution_info_t = ur_execution_info_t::UR_EXECUTION_INFO_COMPLETE;
+    const RUNNING: ur_execution_info_t = ur_execution_info_t::UR_EXECUTION_INFO_RUNNING;
+    const SUBMITTED: ur_execution_info_t = ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED;
+    const ERROR: ur_execution_info_t =
+        ur_execution_info_t(ur_event_status_t::UR_EVENT_STATUS_ERROR.0);
     const SOON: Duration = Duration::from_secs(20);
 
     type Called = Sender<(ur_execution_info_t, Option<String>)>;
@@ -215,7 +161,7 @@ mod tests {
         let (called, calls) = channel();
         let called: Called = called;
         let data = from_ref(&called).cast_mut().cast();
-        // The job ends between the rounds, or not.
+        // The job that calls ends between the rounds, or not.
         for pause in [Duration::ZERO, Duration::from_millis(20), Duration::ZERO] {
             let options = EventOptions::new().shareable(false);
             let context = scene.context();
@@ -228,9 +174,8 @@ mod tests {
             unsafe {
                 check(set(event, COMPLETE, Some(report), data));
                 check(set(event, COMPLETE, Some(again), data));
-                let submitted = ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED;
-                check(set(event, submitted, Some(report), data));
-                assert_eq!(calls.recv_timeout(SOON).unwrap().0, submitted);
+                check(set(event, SUBMITTED, Some(report), data));
+                assert_eq!(calls.recv_timeout(SOON).unwrap().0, SUBMITTED);
                 check(retain::<Event>(event));
                 check(release::<Event>(event));
             }
@@ -244,5 +189,124 @@ mod tests {
             thread::sleep(pause);
         }
         assert!(calls.try_recv().is_err());
+    }
+    /// Returns an event that a command of the scene's queue signals.
+    fn event_of(scene: &Scene, command: Command, options: EventOptions) -> ur_event_handle_t {
+        let context = scene.context();
+        let options = options.shareable(false);
+        let inner = context.first().1.create_event_with(options).unwrap();
+        let submitted = scene.queue().inner().submit(command.signal(&inner));
+        submitted.unwrap();
+        Event::hand_out(context.to_ref(), inner, Origin::Reusable(Kind::Plain))
+    }
+
+    fn status_of(calls: &Receiver<(ur_execution_info_t, Option<String>)>) -> ur_execution_info_t {
+        calls.recv_timeout(SOON).unwrap().0
+    }
+
+    type Numbered = (
+        usize,
+        Sender<(usize, ur_event_handle_t, ur_execution_info_t)>,
+    );
+
+    /// Reports the call with a number.
+    unsafe extern "C" fn report_number(
+        event: ur_event_handle_t,
+        status: ur_execution_info_t,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the test passes a number and a sender, which it keeps.
+        let (number, called) = unsafe { &*data.cast::<Numbered>().cast_const() };
+        called
+            .send((*number, event, status))
+            .expect("the test listens");
+    }
+
+    #[test]
+    fn each_of_many_functions_is_called_once() {
+        // More than the system sleeps on in one call.
+        const EVENTS: usize = 300;
+        let scene = Scene::new();
+        let (called, calls) = channel();
+        let hold = scene.hold();
+        let numbered: Vec<Numbered> = (0..EVENTS).map(|number| (number, called.clone())).collect();
+        drop(called);
+        let events: Vec<_> = numbered
+            .iter()
+            .map(|numbered| {
+                let event = event_of(&scene, Command::marker(), EventOptions::new());
+                let data = from_ref(numbered).cast_mut().cast();
+                // SAFETY: the event is alive, and kept by the callback.
+                unsafe {
+                    check(set(event, COMPLETE, Some(report_number), data));
+                    check(release::<Event>(event));
+                }
+                event
+            })
+            .collect();
+        assert!(calls.try_recv().is_err(), "the signals are pending");
+        hold.signal().unwrap();
+        let mut is_called = [false; EVENTS];
+        for _ in 0..EVENTS {
+            let (number, event, status) = calls.recv_timeout(SOON).unwrap();
+            assert_eq!((event, status), (events[number], COMPLETE));
+            assert!(!std::mem::replace(&mut is_called[number], true));
+        }
+        assert!(calls.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_failure_calls_back_whatever_was_asked_for() {
+        let scene = Scene::new();
+        let (called, calls) = channel();
+        let called: Called = called;
+        let data = from_ref(&called).cast_mut().cast();
+        let hold = scene.hold();
+        let fails = Command::call(|| Err("on purpose"));
+        let event = event_of(&scene, fails, EventOptions::new());
+        // SAFETY: the event is alive until it is released.
+        unsafe {
+            check(set(event, COMPLETE, Some(report), data));
+            check(set(event, RUNNING, Some(report), data));
+            hold.signal().unwrap();
+            assert_eq!([status_of(&calls), status_of(&calls)], [ERROR; 2]);
+            for status in [SUBMITTED, RUNNING, COMPLETE] {
+                check(set(event, status, Some(report), data));
+                assert_eq!(status_of(&calls), ERROR);
+            }
+            check(release::<Event>(event));
+        }
+        assert!(calls.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_command_that_runs_or_has_run_calls_back_those_who_asked_for_that() {
+        let scene = Scene::new();
+        let (called, calls) = channel();
+        let called: Called = called;
+        let data = from_ref(&called).cast_mut().cast();
+        let hold = scene.hold();
+        let (started, has_started) = channel();
+        let (end, may_end) = channel::<()>();
+        let command = Command::call(move || {
+            started.send(()).unwrap();
+            let _ = may_end.recv_timeout(SOON);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        let event = event_of(&scene, command, EventOptions::new().profiling(true));
+        // SAFETY: the event is alive until it is released.
+        unsafe {
+            check(set(event, RUNNING, Some(report), data));
+            hold.signal().unwrap();
+            has_started.recv_timeout(SOON).unwrap();
+            check(set(event, COMPLETE, Some(report), data));
+            check(set(event, RUNNING, Some(report), data));
+            // The one that was set while the command ran.
+            assert_eq!(status_of(&calls), RUNNING);
+            assert!(calls.try_recv().is_err(), "the command has not ended");
+            drop(end);
+            assert_eq!([status_of(&calls), status_of(&calls)], [RUNNING, COMPLETE]);
+            check(release::<Event>(event));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Queues: commands run in order, or as soon as what they wait for has happened.
 
+pub(crate) mod end;
 pub(crate) mod entry;
 pub(crate) mod host_function;
 
@@ -8,8 +9,9 @@ use crate::abi::object::{Object, Ref, Shared};
 use crate::context::Context;
 use crate::discovery::{Device, Finish};
 use crosshandle::Command;
+use end::QueueEnd;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use unified_runtime_sys::{
     UR_QUEUE_FLAG_LOW_POWER_EVENTS_SUPPORT_EXP, UR_QUEUE_FLAG_PROFILING_ENABLE, ur_queue_flags_t,
     ur_queue_handle_t, ur_queue_handle_t_,
@@ -26,6 +28,7 @@ pub(crate) struct QueueState {
     device: Ref<Device>,
     inner: crosshandle::Queue,
     flags: ur_queue_flags_t,
+    end: Arc<QueueEnd>,
 }
 
 static NATIVE: NativeHandles<QueueState> = NativeHandles::new();
@@ -48,10 +51,11 @@ impl Queue {
         inner: crosshandle::Queue,
         flags: ur_queue_flags_t,
     ) -> ur_queue_handle_t {
-        let state = Arc::new(QueueState {
+        let state = Arc::new_cyclic(|state| QueueState {
             device: device.to_ref(),
             inner,
             flags,
+            end: QueueEnd::new(Weak::clone(state)),
         });
         let registered = Arc::downgrade(&state);
         device.register_queue(registered);
@@ -100,7 +104,7 @@ impl Drop for Queue {
             drop(context);
             Ok::<_, Infallible>(())
         });
-        if let Err(error) = self.inner().submit(release.after_earlier()) {
+        if let Err(error) = self.submit_last(release) {
             tracing::error!(%error, "a context may go before the commands that use it");
         }
     }

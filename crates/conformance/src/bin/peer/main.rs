@@ -5,8 +5,10 @@
 //! KIND MESSAGE`. A request with an `&` before its number is executed in a thread of its own; then
 //! the line `begun THREAD` comes first.
 
+mod awaited;
 mod diversion;
 mod events;
+mod filter;
 mod kernels;
 mod memory;
 mod physical;
@@ -79,6 +81,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Answer {
         process::execute,
         memory::execute,
         events::execute,
+        awaited::execute,
         diversion::execute,
         queues::execute,
         kernels::execute,
@@ -87,6 +90,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Answer {
     topics
         .iter()
         .find_map(|topic| topic(state, request))
+        .or_else(|| filter::execute(request))
         .or_else(|| stranger::execute(request))
         .unwrap_or_else(|| {
             Err(CommandError::usage(format!(

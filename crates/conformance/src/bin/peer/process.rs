@@ -40,7 +40,6 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
         "die" => die(),
         "describe" => describe(request),
         "reopen-writable" => reopen_writable(request),
-        "forbid-passrights" => forbid_passrights(),
         _ => return None,
     })
 }
@@ -73,58 +72,6 @@ fn die() -> Answer {
     Err(CommandError::usage("still alive"))
 }
 
-/// Has the system refuse the socket option `SO_PASSRIGHTS` from now on, as before Linux 6.16.
-fn forbid_passrights() -> Answer {
-    const SO_PASSRIGHTS: u32 = 83;
-    /// Offset of the low half of the third argument in what a filter sees, in bytes.
-    const OPTION: u32 = if cfg!(target_endian = "little") {
-        32
-    } else {
-        36
-    };
-    let statement = |code: u32, k: u32| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    let load = |at| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at);
-    let unless = |k, jf| libc::sock_filter {
-        jf,
-        ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k)
-    };
-    let refusal = libc::SECCOMP_RET_ERRNO | libc::ENOPROTOOPT as u32;
-    let mut filter = [
-        // The number of the call.
-        load(0),
-        unless(libc::SYS_setsockopt as u32, 3),
-        load(OPTION),
-        unless(SO_PASSRIGHTS, 1),
-        statement(libc::BPF_RET | libc::BPF_K, refusal),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: the calls read the filter, which is there until they return.
-    let result = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            libc::SECCOMP_FILTER_FLAG_TSYNC,
-            &raw const program,
-        )
-    };
-    match result {
-        0 => done(),
-        _ => Err(std::io::Error::last_os_error().into()),
-    }
-}
-
-/// Tries to open writable descriptors from those whose file name contains the given part. Answers
-/// their number, and the number that could be opened writable.
 /// Asks the exporter at a socket for its report; returns the status of the answer.
 fn describe(request: &Request<'_>) -> Answer {
     let socket = raw::Socket::connect(Path::new(request.word(0)?)).map_err(std::io::Error::from)?;
@@ -137,6 +84,8 @@ fn describe(request: &Request<'_>) -> Answer {
     ])
 }
 
+/// Tries to open writable descriptors from those whose file name contains the given part. Answers
+/// their number, and the number that could be opened writable.
 fn reopen_writable(request: &Request<'_>) -> Answer {
     let part = request.word(0)?;
     let (mut found, mut writable) = (0, 0);

@@ -6,6 +6,7 @@
 use super::AtomicU64 as Word;
 use super::chance::one_in;
 use super::clock::{self, Instant};
+use super::doorbell;
 use super::fate::step;
 use shuttle::sync::{Condvar, Mutex};
 use std::ptr;
@@ -112,8 +113,14 @@ pub(crate) fn sleep_any(words: &[(&Word, u32)], limit: Duration) {
     }
 }
 
-/// Wakes all sleepers of the word.
+/// Wakes all sleepers of the word, and rings the doorbell of the memory that it lies in.
 pub(crate) fn wake_all(word: &Word) {
+    wake_word(word);
+    doorbell::ring_for(word);
+}
+
+/// Wakes all sleepers of the word, and rings no doorbell.
+pub(super) fn wake_word(word: &Word) {
     if !step() {
         return;
     }

@@ -7,12 +7,14 @@
 mod atomics;
 mod chance;
 mod clock;
+mod doorbell;
 mod fate;
 mod futex;
 
 pub(crate) use atomics::{AtomicU32, AtomicU64};
 pub(crate) use chance::{one_in, pick};
 pub(crate) use clock::Instant;
+pub(crate) use doorbell::{Doorbell, add_doorbell, mute_doorbells, number_entries_from, ring};
 pub(crate) use fate::live_for;
 pub(crate) use futex::{
     allow_timeouts, allow_timeouts_up_to, sleep, sleep_any, sleepers, sleeps, wake_all, wakes,

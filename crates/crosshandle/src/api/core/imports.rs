@@ -9,7 +9,7 @@ use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::types::Access;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, RwLock, Weak};
 
 /// A segment of another process, mapped here.
@@ -41,11 +41,18 @@ impl CachedImport {
 }
 
 /// A segment of an exporter, for one kind of access.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(PartialEq, Eq)]
 struct SegmentKey {
     context: ContextId,
     segment: u32,
     access: Access,
+}
+
+impl Hash for SegmentKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // One word, because a table waits for each. Few segments are mapped for both accesses.
+        state.write_u64(self.context.to_word() ^ u64::from(self.segment));
+    }
 }
 
 /// A hasher that folds words together: the numbers of exporters are random, so that is enough.
@@ -61,20 +68,8 @@ impl Hasher for Fold {
         }
     }
 
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-
     fn write_u64(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_isize(&mut self, word: isize) {
-        self.write_u64(word as u64);
     }
 
     fn finish(&self) -> u64 {

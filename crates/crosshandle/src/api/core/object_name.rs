@@ -2,38 +2,33 @@
 
 use crate::ipc::MAX_NAME_BYTES;
 use crate::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 /// The name that the program gave an object. Other processes see it once the object is exported.
 #[derive(Default)]
 pub(crate) struct ObjectName {
-    /// Whether there is one: few objects have a name, and this costs the others one load.
-    is_set: AtomicBool,
-    text: Mutex<Box<str>>,
+    /// Empty if there is none any more. Few objects ever have a name, and it costs the others one load.
+    text: OnceLock<Box<Mutex<Box<str>>>>,
 }
 
 impl ObjectName {
     pub(crate) fn set(&self, name: &str) {
         // As importers see it.
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES.min(name.len()))];
-        let mut text = self.text.lock();
-        *text = name.into();
-        // Under the lock, so that of two names set at once one wins in both places.
-        self.is_set.store(!name.is_empty(), Ordering::Release);
+        *self.text.get_or_init(Box::default).lock() = name.into();
     }
 
     /// Returns the name, if there is one.
     pub(crate) fn get(&self) -> Option<String> {
-        self.is_set
-            .load(Ordering::Acquire)
-            .then(|| self.text.lock().to_string())
+        let name = self.text.get()?.lock().to_string();
+        Some(name).filter(|name| !name.is_empty())
     }
 
     /// Removes the name.
     #[inline]
     pub(crate) fn clear(&self) {
-        if self.is_set.load(Ordering::Relaxed) {
-            self.set("");
+        if let Some(text) = self.text.get() {
+            *text.lock() = Box::default();
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{ExportCell, Particulars, Shared};
+use crate::ipc::{ExportCells, Particulars, Shared};
 use crate::types::report::ObjectKind;
 use crate::types::{Access, Address};
 use std::ptr;
@@ -18,8 +18,7 @@ pub(super) struct Adopted {
     number: u32,
     offset: usize,
     len: usize,
-    /// The records under which it is exported, for writing and for reading only.
-    exports: [ExportCell; 2],
+    exports: ExportCells,
     name: ObjectName,
 }
 
@@ -37,7 +36,7 @@ impl Adopted {
             number: core.next_segment_number(),
             offset,
             len,
-            exports: Default::default(),
+            exports: ExportCells::default(),
             name: ObjectName::default(),
         }
     }
@@ -56,7 +55,7 @@ impl Adopted {
 
     pub(super) fn set_name(&self, name: &str) {
         self.name.set(name);
-        for export in self.exports.iter().filter_map(ExportCell::get) {
+        for export in self.exports.all() {
             self.core.exporter().set_name(export.record, name);
         }
     }
@@ -73,8 +72,7 @@ impl Adopted {
                 self.len
             )));
         }
-        let cell = &self.exports[usize::from(access == Access::ReadOnly)];
-        let credential = match cell.get() {
+        let credential = match self.exports.get(access) {
             Some(credential) => credential,
             None => {
                 let memory: Arc<dyn Shared> = Arc::clone(&self.segment) as _;
@@ -86,7 +84,7 @@ impl Adopted {
                     allocation: ptr::from_ref(self).addr(),
                 };
                 let exported =
-                    exporter.export_at(cell, particulars, &memory, self.number, access)?;
+                    exporter.export_at(&self.exports, particulars, &memory, self.number, access)?;
                 if let Some(name) = self.name.get() {
                     exporter.set_name(exported.record, &name);
                 }
@@ -106,7 +104,7 @@ impl Adopted {
 impl Drop for Adopted {
     fn drop(&mut self) {
         let exporter = self.core.exporter();
-        for export in self.exports.iter().filter_map(ExportCell::get) {
+        for export in self.exports.all() {
             // The program frees the memory, when it wants to.
             exporter.retire(export.record, true, None);
         }

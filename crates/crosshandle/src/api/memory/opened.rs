@@ -31,19 +31,18 @@ impl Opened {
         }
         let credential = Credential::of(fields);
         imported.attachment.hold(&credential, &deadline)?;
-        let opened = Self {
-            record: fields.record,
+        let (record, len) = (fields.record, fields.length as usize);
+        // A reference to the result instead would keep it in memory, only to be copied from there.
+        let attachment = &*imported.attachment;
+        let name = move || attachment.name_of(record);
+        observe::opened(HandleKind::Memory, fields.context, record, len, name);
+        Ok(Self {
+            record,
             offset: fields.offset as usize,
-            len: fields.length as usize,
+            len,
             access,
             imported,
-        };
-        // Of the result where it is, so that nothing more is kept in memory for it.
-        let (context, len) = (fields.context, opened.len);
-        observe::opened(HandleKind::Memory, context, opened.record, len, || {
-            opened.name()
-        });
-        Ok(opened)
+        })
     }
 
     /// Tells the exporter of an operand's memory that a command copies so many of its bytes.

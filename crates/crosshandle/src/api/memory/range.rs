@@ -102,14 +102,15 @@ impl MemoryRange {
 
     /// Returns the range with another object that it keeps alive.
     ///
-    /// The object is dropped when no command uses the range any more, maybe on a thread of this
-    /// library; its drop may use queues, but should not wait there, and a panic of its drop ends
-    /// there. A command that is done at once is dropped by the call that submits it, and a panic of
-    /// the drop then comes out of that call.
+    /// The object is dropped when no command uses the range any more, before the memory is let go, maybe
+    /// on a thread of this library; its drop may use queues, but should not wait there, and a panic of
+    /// its drop ends there. A command that is done at once is dropped by the call that submits it, and a
+    /// panic of the drop then comes out of that call.
     pub fn keeping<T: Any + Send + Sync>(self, object: Arc<T>) -> Self {
         Self {
             keep: Some(match self.keep {
-                Some(memory) => Arc::new((memory, object)),
+                // Dropped in this order: who finds the memory out of use shall find the object let go.
+                Some(memory) => Arc::new((object, memory)),
                 None => object,
             }),
             ..self

@@ -8,6 +8,7 @@
 use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::event_protocol::Owner;
+use crate::ipc::open_count;
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
@@ -242,16 +243,17 @@ impl Catalog {
         }
     }
 
-    /// Removes the name that a record's former object had. The exporter only.
+    /// Puts a record to a new use, for an object of this kind that has no name yet, and returns its
+    /// generation; `None` if its chunk is not here. The exporter only.
     #[inline]
-    pub(crate) fn clear_name(&self, record: u32) {
-        if let Some((chunk, place)) = self.chunk_of(record) {
-            let (word, bit) = chunk.named(place);
-            if word.load(Ordering::Relaxed) & bit != 0 {
-                word.fetch_and(!bit, Ordering::Relaxed);
-                store_text(chunk.name(place), "");
-            }
+    pub(crate) fn start_use(&self, record: u32, kind: u64) -> Option<u64> {
+        let (chunk, place) = self.chunk_of(record)?;
+        let (word, bit) = chunk.named(place);
+        if word.load(Ordering::Relaxed) & bit != 0 {
+            word.fetch_and(!bit, Ordering::Relaxed);
+            store_text(chunk.name(place), "");
         }
+        Some(open_count::start_generation(chunk.generation(place), kind))
     }
 
     /// Returns the name of a record's object; empty if it has none.

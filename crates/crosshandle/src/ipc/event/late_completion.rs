@@ -278,7 +278,7 @@ impl LateEvent {
             kept: Arc::new(KeptSlot {
                 slot,
                 _arenas: arenas,
-                isolated: core.isolated.clone(),
+                isolated: core.isolated().cloned(),
                 role: WeakRole::of(&core.role),
             }),
             record: core.record(),
@@ -324,7 +324,7 @@ impl LateEvent {
         driver_jobs::run(move || {
             if let Some(role) = self.kept.role.upgrade() {
                 for _ in 0..self.given_back_later {
-                    let isolated = self.kept.isolated.clone();
+                    let isolated = self.kept.isolated.as_ref();
                     role.give_back(self.record, self.exported, isolated);
                 }
             }

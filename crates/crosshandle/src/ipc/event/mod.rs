@@ -4,6 +4,7 @@
 //! driver has events of its own, and `late_completion` the signals that were completed before their
 //! turn.
 
+pub(crate) mod awaiting;
 mod device;
 mod driver_event;
 pub(crate) mod late_completion;
@@ -20,12 +21,13 @@ use super::chunks::{Ledger, Sleeper};
 use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
 use super::record::{Credential, Record};
+use super::records::AtomicKey;
 use crate::error::{Error, PeerDeath, Result};
 use crate::event_protocol::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
 };
-use crate::handle::{HandleKind, Key};
+use crate::handle::HandleKind;
 use crate::observe;
 use crate::os::{process, sleepers};
 use crate::sync::Mutex;
@@ -48,13 +50,11 @@ pub(crate) struct EventCore {
     /// Whether a handle to the event was ever made, in the process that created it; then `key` is its
     /// key.
     exported: AtomicBool,
-    key: [AtomicU64; 2],
-    /// The event's arena, if it has one to itself.
-    isolated: Option<Arc<EventArena>>,
+    key: AtomicKey,
+    /// Present if the event has any of it.
+    extras: Option<Box<Extras>>,
     /// Whether this process may have late signals of the event. Set and cleared by `late_completion`.
     has_late: AtomicBool,
-    /// Present if the event can take timestamps; then it cannot be shared.
-    profile: Option<Box<Profile>>,
     /// The number that this process signalled last: as a rule the next signal starts from it.
     latest: AtomicU64,
     /// The backends whose devices can access the slot: a bit for each.
@@ -64,8 +64,26 @@ pub(crate) struct EventCore {
     mirror: Option<Arc<NativeMirror>>,
 }
 
-// With the two counts of its `Arc` 128 bytes: the most that glibc frees by its fastest path.
-const _: () = assert!(size_of::<EventCore>() <= 112);
+// With the two counts of its `Arc` 120 bytes: the most that glibc frees without a look at what is free
+// around it. A larger one took half as long again to close, and a sixth to open.
+const _: () = assert!(size_of::<EventCore>() <= 104);
+
+/// What few events have.
+struct Extras {
+    /// The event's arena, if it has one to itself.
+    isolated: Option<Arc<EventArena>>,
+    /// Present if the event can take timestamps; then it cannot be shared.
+    profile: Option<Profile>,
+}
+
+impl Extras {
+    /// Returns them in a box; `None` if there are none.
+    #[inline]
+    fn boxed(isolated: Option<Arc<EventArena>>, profile: Option<Profile>) -> Option<Box<Self>> {
+        let has_some = isolated.is_some() || profile.is_some();
+        has_some.then(|| Box::new(Self { isolated, profile }))
+    }
+}
 
 /// The reason why a command failed, in words.
 struct Failure {
@@ -110,9 +128,9 @@ impl EventCore {
         // SAFETY: `Self` keeps the exporter, which keeps its arenas, or the event's own arena.
         let slot = unsafe { SlotPlace::new(slot) };
         let role = Role::Creator(Arc::clone(exporter));
-        let profile = profiling.then(Box::default);
+        let extras = Extras::boxed(arena, profiling.then(Profile::default));
         let mirror = mirror.map(|events| NativeMirror::new(events, None));
-        Ok(Self::new(role, slot, arena, record, mode, profile, mirror))
+        Ok(Self::new(role, slot, extras, record, mode, mirror))
     }
 
     /// Opens an event of another context. `isolated`: it has an arena to itself.
@@ -136,24 +154,23 @@ impl EventCore {
             (unsafe { SlotPlace::new(common.slot(index)) }, None)
         };
         attachment.hold(&credential, deadline)?;
-        let (index, name) = (credential.record.index, || {
-            attachment.name_of(credential.record.index)
-        });
-        observe::opened(HandleKind::Event, attachment.context(), index, 0, name);
+        let (index, from) = (credential.record.index, &*attachment);
+        let name = move || from.name_of(index);
+        observe::opened(HandleKind::Event, from.context(), index, 0, name);
         let mirror = mirror.map(|events| NativeMirror::new(events, Some(credential)));
         let role = Role::Opener(attachment);
+        let extras = Extras::boxed(arena, None);
         let record = credential.record;
-        Ok(Self::new(role, slot, arena, record, mode, None, mirror))
+        Ok(Self::new(role, slot, extras, record, mode, mirror))
     }
 
     #[inline]
     fn new(
         role: Role,
         slot: SlotPlace,
-        isolated: Option<Arc<EventArena>>,
+        extras: Option<Box<Extras>>,
         record: Record,
         mode: WaitMode,
-        profile: Option<Box<Profile>>,
         mirror: Option<Arc<NativeMirror>>,
     ) -> Arc<Self> {
         let owner = match &role {
@@ -168,10 +185,9 @@ impl EventCore {
             owner,
             mode,
             exported: AtomicBool::new(false),
-            key: Default::default(),
-            isolated,
+            key: AtomicKey::default(),
+            extras,
             has_late: AtomicBool::new(false),
-            profile,
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
@@ -186,17 +202,13 @@ impl EventCore {
         };
         let record = self.record();
         if self.is_exported() {
-            let words = self.key.each_ref().map(|word| word.load(Ordering::Relaxed));
-            let key = Key::from_bytes(zerocopy::transmute!(words));
+            let key = self.key.load();
             return Ok(Some(Credential { record, key }));
         }
         let mirror = self.mirror.as_ref().map(|mirror| Arc::clone(mirror) as _);
-        let credential = exporter.export_event(record, self.isolated.as_ref(), mirror)?;
+        let credential = exporter.export_event(record, self.isolated(), mirror)?;
         // A thread that exports it at the same time gets the same key.
-        let words: [u64; 2] = zerocopy::transmute!(*credential.key.as_bytes());
-        for (word, value) in self.key.iter().zip(words) {
-            word.store(value, Ordering::Relaxed);
-        }
+        self.key.store(credential.key);
         self.exported.store(true, Ordering::Release);
         Ok(Some(credential))
     }
@@ -210,7 +222,12 @@ impl EventCore {
 
     /// Returns whether the event has an arena to itself.
     pub(crate) fn is_isolated(&self) -> bool {
-        self.isolated.is_some()
+        self.isolated().is_some()
+    }
+
+    /// Returns the event's arena, if it has one to itself.
+    fn isolated(&self) -> Option<&Arc<EventArena>> {
+        self.extras.as_ref()?.isolated.as_ref()
     }
 
     /// Returns whether a handle to this event was made.
@@ -221,19 +238,23 @@ impl EventCore {
     /// Returns the event's timestamps, if it takes any at the moment.
     #[inline]
     pub(crate) fn profile(&self) -> Option<&Profile> {
-        let profile = self.profile.as_deref();
+        let profile = self.extras.as_ref()?.profile.as_ref();
         profile.filter(|profile| profile.is_on())
     }
 
     /// Lets the signals from now on take timestamps or not, if the event can take any.
     pub(crate) fn set_profiling(&self, wanted: bool) {
-        if let Some(profile) = &self.profile {
+        if let Some(Extras {
+            profile: Some(profile),
+            ..
+        }) = self.extras.as_deref()
+        {
             profile.switch(wanted);
         }
     }
 
     fn arena(&self) -> &EventArena {
-        if let Some(arena) = &self.isolated {
+        if let Some(arena) = self.isolated() {
             return arena;
         }
         let arenas = match &self.role {
@@ -534,6 +555,10 @@ impl Liveness for EventCore {
         self.role.liveness().is_known_abandoned()
     }
 
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        self.role.liveness().watch(owner);
+    }
+
     fn begin_sleep(&self, number: u64) -> Option<usize> {
         if let Role::Creator(exporter) = &self.role {
             // Nobody asks about an event that nobody else has. The ledger is made once.
@@ -557,29 +582,24 @@ impl Liveness for EventCore {
 }
 
 impl Drop for EventCore {
+    #[inline]
     fn drop(&mut self) {
         let exported = *self.exported.get_mut();
         let is_given_back_later =
             *self.has_late.get_mut() && late_completion::give_back_later(self, exported);
         if !is_given_back_later {
-            let isolated = self.isolated.take();
-            self.role.give_back(self.record(), exported, isolated);
+            self.role
+                .give_back(self.record(), exported, self.isolated());
         }
     }
 }
 
 impl Role {
     /// Gives an event's record back, and its arena if it has one to itself. May call a driver.
-    fn give_back(&self, record: Record, exported: bool, isolated: Option<Arc<EventArena>>) {
+    #[inline]
+    fn give_back(&self, record: Record, exported: bool, isolated: Option<&Arc<EventArena>>) {
         match self {
-            Self::Creator(exporter) => {
-                // Kept until importers have closed the event: deaths among them are told there.
-                let keep = isolated.map(|arena| Box::new(arena) as _);
-                exporter.retire(record, exported, keep);
-                if exported {
-                    exporter.reclaim();
-                }
-            }
+            Self::Creator(exporter) => retire(exporter, record, exported, isolated),
             Self::Opener(attachment) => {
                 attachment.release(record.index);
                 observe::closed(HandleKind::Event);
@@ -600,6 +620,16 @@ impl Role {
             Self::Creator(exporter) => &**exporter,
             Self::Opener(attachment) => &**attachment,
         }
+    }
+}
+
+/// Frees an event that this process created. May call a driver.
+fn retire(exporter: &Exporter, record: Record, exported: bool, isolated: Option<&Arc<EventArena>>) {
+    // Kept until importers have closed the event: deaths among them are told there.
+    let keep = isolated.map(|arena| Box::new(Arc::clone(arena)) as _);
+    exporter.retire(record, exported, keep);
+    if exported {
+        exporter.reclaim();
     }
 }
 

@@ -15,6 +15,7 @@ use super::liveness::{LivenessLock, LivenessLocks};
 use super::record::Record;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner, Slot};
+use crate::os::futex::{Doorbell, doorbell_bytes};
 use crate::os::is_planted;
 use crate::os::lock::{self, LockKind};
 use crate::os::mapping::Mapping;
@@ -37,6 +38,8 @@ const _: () = assert!(size_of::<Slot>() == 384);
 
 /// A mapped arena: the exporter's own, or an importer's view of it.
 pub(crate) struct EventArena {
+    /// Rung when a word of the arena is woken. Dropped before the mapping.
+    _doorbell: Doorbell,
     pins: Pins,
     /// Shared with the pins, which keep it too.
     mapping: Arc<Mapping>,
@@ -46,6 +49,11 @@ pub(crate) struct EventArena {
     /// A bit for each slot of an event that this process shares with others, or opened. Private to
     /// this process: what a peer's words say must not decide how much there is to do.
     shared: Box<[AtomicU64]>,
+}
+
+/// Returns the length of the file of an arena: so many slots, then the doorbell.
+pub(crate) fn arena_len(slots: usize) -> usize {
+    file_len(slots * size_of::<Slot>() + doorbell_bytes(slots))
 }
 
 /// The place of an event's slot, for an object that keeps the arena.
@@ -74,7 +82,7 @@ impl SlotPlace {
 impl EventArena {
     /// Makes an arena of so many slots.
     pub(super) fn create(slots: usize) -> Result<Self> {
-        let len = file_len(slots * size_of::<Slot>());
+        let len = arena_len(slots);
         let file = memfd::create("crosshandle-events", len as u64)
             .map_err(memfd::failed("creating an event arena", len))?;
         let mut arena = Self::map(&file, slots)?;
@@ -85,7 +93,7 @@ impl EventArena {
     /// Maps the arena behind a descriptor that an exporter sent.
     pub(super) fn open(file: &OwnedFd, slots: usize) -> Result<Self> {
         let (len, sealed) = memfd::check(file).map_err(Error::os("looking at an event arena"))?;
-        if len != file_len(slots * size_of::<Slot>()) as u64 || !sealed {
+        if len != arena_len(slots) as u64 || !sealed {
             return Err(Error::Protocol(
                 "its event arena has another size or no seal",
             ));
@@ -94,11 +102,15 @@ impl EventArena {
     }
 
     fn map(file: &OwnedFd, slots: usize) -> Result<Self> {
-        let len = file_len(slots * size_of::<Slot>());
+        let len = arena_len(slots);
         let mapping = Mapping::shared(file, len, 1, Access::ReadWrite)
             .map_err(Error::memory("mapping an event arena", len))?;
         mapping.exclude_from_dumps();
+        // SAFETY: the arena has room for the doorbell behind its slots, is mapped for reading and writing,
+        // and keeps the mapping for longer than the doorbell. All processes access it atomically.
+        let doorbell = unsafe { Doorbell::new(mapping.start(), slots * size_of::<Slot>(), slots) };
         Ok(Self {
+            _doorbell: doorbell,
             pins: Pins::default(),
             mapping: Arc::new(mapping),
             slots,

@@ -27,7 +27,7 @@ entry_points! {
             return Err(Failure::ENUMERATION);
         }
         let submission = Submission::new(queue, waits, event);
-        let (pointer, mapping, command) = buffer.map(offset, size, flags)?;
+        let (pointer, mapping, command) = buffer.map(queue, offset, size, flags)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_MAP, command, is_blocking != 0)?;
         buffer.note(mapping);
         mapped.put(pointer)
@@ -41,7 +41,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         not_null(pointer)?;
-        let (mapping, command) = buffer.unmap(pointer)?;
+        let (mapping, command) = buffer.unmap(queue, pointer)?;
         let submission = Submission::new(queue, waits, event);
         let submitted = submission.submit(ur_command_t::UR_COMMAND_MEM_UNMAP, command, false);
         if submitted.is_err() {

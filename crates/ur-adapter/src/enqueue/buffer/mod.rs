@@ -44,7 +44,7 @@ entry_points! {
         // SAFETY: the caller passes memory that is valid until the command is done.
         let to = unsafe { user_memory(to, size) }?;
         let submission = Submission::new(queue, waits, event);
-        let command = Command::copy(buffer.range(offset, size)?, to)?;
+        let command = Command::copy(buffer.range(queue, offset, size)?, to)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ, command, is_blocking != 0)
     }
 
@@ -61,7 +61,7 @@ entry_points! {
         // SAFETY: the caller passes memory that is valid until the command is done.
         let from = unsafe { user_memory(from, size) }?;
         let submission = Submission::new(queue, waits, event);
-        let command = Command::copy(from, buffer.range(offset, size)?)?;
+        let command = Command::copy(from, buffer.range(queue, offset, size)?)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE, command, is_blocking != 0)
     }
 
@@ -76,7 +76,8 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event);
-        let command = Command::copy(from.range(from_offset, size)?, to.range(to_offset, size)?)?;
+        let (from, to) = (from.range(queue, from_offset, size)?, to.range(queue, to_offset, size)?);
+        let command = Command::copy(from, to)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY, command, false)
     }
 
@@ -98,7 +99,7 @@ entry_points! {
         if !fits {
             return Err(Failure::SIZE);
         }
-        let to = buffer.range(offset, size)?;
+        let to = buffer.range(queue, offset, size)?;
         // SAFETY: the caller passes a pattern of this size.
         let pattern = unsafe { list(pattern.cast::<u8>(), pattern_size) }?;
         let submission = Submission::new(queue, waits, event);

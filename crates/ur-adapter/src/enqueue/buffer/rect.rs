@@ -50,8 +50,8 @@ impl Side {
     }
 
     /// Returns the rectangle's range of a buffer.
-    fn in_buffer(&self, buffer: &Buffer) -> Result<MemoryRange> {
-        buffer.range(self.start, self.span)
+    fn in_buffer(&self, buffer: &Buffer, queue: &Queue) -> Result<MemoryRange> {
+        buffer.range(queue, self.start, self.span)
     }
 
     /// Returns the rectangle's range of memory of the user's.
@@ -115,7 +115,7 @@ entry_points! {
         )?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let host = unsafe { to.in_user_memory(pointer) }?;
-        let range = from.in_buffer(buffer)?;
+        let range = from.in_buffer(buffer, queue)?;
         let command = Command::copy_rect(range, from.pitches, host, to.pitches, region)?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT, command, is_blocking != 0)
@@ -143,7 +143,7 @@ entry_points! {
         )?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let host = unsafe { from.in_user_memory(pointer) }?;
-        let range = to.in_buffer(buffer)?;
+        let range = to.in_buffer(buffer, queue)?;
         let command = Command::copy_rect(host, from.pitches, range, to.pitches, region)?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT, command, is_blocking != 0)
@@ -168,7 +168,8 @@ entry_points! {
             (to_origin, to_row_pitch, to_slice_pitch),
             (from_origin, from_row_pitch, from_slice_pitch),
         )?;
-        let (to_range, from_range) = (to.in_buffer(to_buffer)?, from.in_buffer(from_buffer)?);
+        let to_range = to.in_buffer(to_buffer, queue)?;
+        let from_range = from.in_buffer(from_buffer, queue)?;
         let command = Command::copy_rect(from_range, from.pitches, to_range, to.pitches, region)?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT, command, false)

@@ -1,63 +1,41 @@
 //! Write-backs of buffers of the user's memory that were released while commands used them.
 //!
-//! Their contents go back when the last command is done. Queues find that out when they are called,
-//! or 20 times a second; a job of the library's background service asks them more often while there
-//! are such buffers, the more rarely the longer that takes.
+//! Their contents go back when the last command is done, by the drop of what it used. Queues of NVIDIA
+//! GPUs drop that when they are called or asked, else 20 times a second. So each queue whose
+//! commands use the buffer gets a marker behind them, and is asked when the marker's signal has come.
+//!
+//! Where no signal can tell, queues find out by themselves: if a queue takes no marker, because its
+//! device has failed or the program captures its stream, and if the system is short of events or
+//! threads. A queue that has later commands in flight may also be asked in vain: it may know the end of a
+//! whole batch only.
 
-use crate::abi::lock::Lock;
-use crate::tuning::{WRITE_BACK_POLL_DIVISOR, WRITE_BACK_POLL_LONGEST, WRITE_BACK_POLL_SHORTEST};
-use crosshandle::adapter_support;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use crate::queue::end::{ENDED, QueueEnd, Users};
+use crosshandle::{Context, Result, adapter_support};
 
-/// Has a buffer's contents go back if they can, and returns whether they are still to go back.
-type IsPending = Box<dyn Fn() -> bool + Send>;
-
-/// Tells the job of another buffer; none while no job runs.
-static JOB: Lock<Option<Sender<IsPending>>> = Lock::new(None);
-
-/// Calls a function from time to time until it returns false.
-pub(super) fn watch(is_pending: impl Fn() -> bool + Send + 'static) {
-    let mut job = JOB.lock();
-    let mut first: IsPending = Box::new(is_pending);
-    if let Some(sender) = &*job {
-        match sender.send(first) {
-            Ok(()) => return,
-            // The job has panicked.
-            Err(returned) => first = returned.0,
+/// Has a function called in the background when the commands that a queue has now are done, once for
+/// each queue.
+pub(super) fn call_at_ends(
+    users: &Users,
+    context: &Context,
+    function: impl Fn() + Clone + Send + 'static,
+) {
+    for end in users.ends() {
+        if let Err(error) = call_at_end(&end, context, function.clone()) {
+            tracing::debug!(%error, "a buffer's contents may go back some milliseconds later");
         }
     }
-    let (sender, added) = channel();
-    *job = Some(sender);
-    drop(job);
-    adapter_support::run_blocking(move || look_after(vec![first], &added));
 }
 
-/// Looks after buffers, first of all those given, until none is pending.
-fn look_after(mut pending: Vec<IsPending>, added: &Receiver<IsPending>) {
-    let mut changed = Instant::now();
-    let mut known = 0;
-    loop {
-        let began = Instant::now();
-        pending.retain(|is_pending| is_pending());
-        pending.extend(added.try_iter());
-        if pending.is_empty() {
-            let mut job = JOB.lock();
-            // None is added while the lock is held.
-            pending.extend(added.try_iter());
-            if pending.is_empty() {
-                *job = None;
-                return;
-            }
-        }
-        if pending.len() != known {
-            known = pending.len();
-            changed = Instant::now();
-        }
-        // Questions that take long are asked the more rarely.
-        let delay = (changed.elapsed() / WRITE_BACK_POLL_DIVISOR)
-            .clamp(WRITE_BACK_POLL_SHORTEST, WRITE_BACK_POLL_LONGEST)
-            .max(began.elapsed());
-        pending.extend(added.recv_timeout(delay));
-    }
+fn call_at_end(
+    end: &QueueEnd,
+    context: &Context,
+    function: impl FnOnce() + Send + 'static,
+) -> Result<()> {
+    let Some(event) = end.event(context)? else {
+        return Ok(());
+    };
+    // Writing back takes its time: not in the turn of the program's callbacks.
+    let job = move |_| adapter_support::run_blocking(function);
+    event.on_signal(ENDED, job)?.detach();
+    Ok(())
 }

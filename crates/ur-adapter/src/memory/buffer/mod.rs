@@ -15,6 +15,7 @@ use crate::abi::stub::Stub;
 use crate::abi::unsupported::Images;
 use crate::context::Context;
 use crate::discovery::Device;
+use crate::queue::Queue;
 use crosshandle::MemoryRange;
 use mapping::Mappings;
 use std::ffi::c_void;
@@ -69,33 +70,29 @@ impl Buffer {
         }
     }
 
-    /// Returns a range of the buffer, which keeps the memory.
+    /// Returns a range of the buffer, for a command of a queue. It keeps the memory.
     ///
     /// # Errors
     /// `INVALID_SIZE` for one that is not inside.
-    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
+    pub(crate) fn range(&self, queue: &Queue, offset: usize, len: usize) -> Result<MemoryRange> {
         let offset = self.place(offset, len)?;
-        self.storage.range(offset, len)
+        self.storage.range(queue, offset, len)
     }
 
-    /// Returns the range of all of the buffer, for a kernel on a device.
+    /// Returns the range of all of the buffer, for a kernel in a queue.
     ///
     /// # Errors
     /// `INVALID_MEM_OBJECT` for a buffer of another context, or on another device.
-    pub(crate) fn on(
-        &self,
-        context: &Shared<Context>,
-        device: &Shared<Device>,
-    ) -> Result<MemoryRange> {
+    pub(crate) fn for_kernel(&self, queue: &Queue) -> Result<MemoryRange> {
         let (own, _) = self.context.first();
-        let is_near = std::ptr::eq(&**own, device) || !self.storage.is_on_device();
-        if !Arc::ptr_eq(self.context.state(), context.state()) || !is_near {
+        let is_near = Arc::ptr_eq(own, queue.device()) || !self.storage.is_on_device();
+        if !Arc::ptr_eq(self.context.state(), queue.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
                 "a kernel takes buffers of its queue's context, which lie on its first device",
             ));
         }
-        self.range(0, self.len)
+        self.range(queue, 0, self.len)
     }
 
     /// Returns where in the storage a range of the buffer starts.

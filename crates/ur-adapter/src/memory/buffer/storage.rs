@@ -2,6 +2,8 @@
 
 use super::late;
 use crate::abi::failure::Result;
+use crate::queue::Queue;
+use crate::queue::end::Users;
 use crate::queue::host_function::wait_while;
 use crate::tuning::{BUFFER_RELEASE_GRACE, LARGEST_VECTOR_BYTES};
 use crosshandle::{Access, AllocationOptions, Command, Context, Memory, MemoryKind, MemoryRange};
@@ -19,6 +21,8 @@ pub(super) struct Storage {
     context: Context,
     len: usize,
     backing: Backing,
+    /// The queues whose commands use memory that stands for the user's.
+    pub(super) users: Users,
     /// Whether the storage can be found by its native handle.
     pub(super) is_given: AtomicBool,
 }
@@ -41,7 +45,7 @@ enum Backing {
     },
     /// Allocated for the buffer, to stand for the user's memory, which gets the same contents when the
     /// buffer is mapped and when the storage goes.
-    Mirror { memory: Memory, user: User },
+    Mirror { memory: Arc<Memory>, user: User },
 }
 
 /// The start of memory that the user has a pointer to.
@@ -97,7 +101,10 @@ impl Storage {
                     unsafe { fill(context, &memory, is_direct, user) }?;
                 }
                 match pointer {
-                    Some(user) if is_user => Backing::Mirror { memory, user },
+                    Some(user) if is_user => Backing::Mirror {
+                        memory: Arc::new(memory),
+                        user,
+                    },
                     _ => Backing::Allocated { memory, is_direct },
                 }
             }
@@ -106,6 +113,7 @@ impl Storage {
             context: context.clone(),
             len,
             backing,
+            users: Users::default(),
             is_given: AtomicBool::new(false),
         }))
     }
@@ -126,6 +134,7 @@ impl Storage {
                 start: User(start),
                 is_direct,
             },
+            users: Users::default(),
             is_given: AtomicBool::new(false),
         })
     }
@@ -152,59 +161,64 @@ impl Storage {
     /// Returns the address on the device.
     pub(super) fn address(&self) -> usize {
         match &self.backing {
-            Backing::Allocated { memory, .. } | Backing::Mirror { memory, .. } => {
-                memory.as_ptr().addr()
-            }
+            Backing::Allocated { memory, .. } => memory.as_ptr().addr(),
+            Backing::Mirror { memory, .. } => memory.as_ptr().addr(),
             Backing::User(start) | Backing::Adopted { start, .. } => start.0.addr().get(),
         }
     }
 
-    /// Returns a range of the memory on the device. The caller checked that it is inside.
-    pub(super) fn range(self: &Arc<Self>, offset: usize, len: usize) -> Result<MemoryRange> {
+    /// Returns a range of the memory on the device, for a command of a queue. The caller checked that it
+    /// is inside.
+    pub(super) fn range(
+        self: &Arc<Self>,
+        queue: &Queue,
+        offset: usize,
+        len: usize,
+    ) -> Result<MemoryRange> {
         Ok(match &self.backing {
             Backing::Allocated { memory, .. } => memory.range(offset..offset + len)?,
             Backing::Adopted { range, .. } => range.range(offset..offset + len)?,
             Backing::User(user) => user.range(offset, len),
             // The storage is kept, since its contents go back after the last command.
-            Backing::Mirror { memory, .. } => memory
-                .range(offset..offset + len)?
-                .keeping(Arc::clone(self)),
+            Backing::Mirror { memory, .. } => {
+                self.users.note(queue);
+                memory
+                    .range(offset..offset + len)?
+                    .keeping(Arc::clone(self))
+            }
         })
-    }
-
-    /// Returns whether commands use the memory after whose end the contents go back to the user's
-    /// memory.
-    pub(super) fn is_in_use(&self) -> bool {
-        match &self.backing {
-            Backing::Mirror { memory, .. } => memory.is_in_use(),
-            _ => false,
-        }
     }
 
     /// Waits a moment until no command uses the memory, if the storage's end means anything to the user:
     /// he may free his memory when the last buffer of it was released and the last command is done. If
-    /// some command is not done then, has the storage looked after.
-    fn finish_use(self: &Arc<Self>) {
+    /// some command is not done then, has the queues tell when they are.
+    fn finish_use(&self) {
+        let Backing::Mirror { memory, .. } = &self.backing else {
+            return;
+        };
         let began = Instant::now();
-        wait_while(|| self.is_in_use() && began.elapsed() < BUFFER_RELEASE_GRACE);
-        if self.is_in_use() {
-            let storage = Arc::downgrade(self);
-            late::watch(move || {
-                storage.upgrade().is_some_and(|storage| {
+        wait_while(|| memory.is_in_use() && began.elapsed() < BUFFER_RELEASE_GRACE);
+        if memory.is_in_use() {
+            // The storage itself must not be kept: its end would be here, after the release of its last
+            // buffer has found it out of use.
+            let memory = Arc::downgrade(memory);
+            late::call_at_ends(&self.users, &self.context, move || {
+                if let Some(memory) = memory.upgrade() {
                     // Asking lets commands that are done drop the storage.
-                    storage.is_in_use();
-                    Arc::strong_count(&storage) > 1
-                })
+                    memory.is_in_use();
+                }
             });
         }
     }
 
     /// Returns a range of the user's memory that this storage mirrors.
     pub(super) fn mirrored(self: &Arc<Self>, offset: usize, len: usize) -> Option<MemoryRange> {
-        match &self.backing {
-            Backing::Mirror { user, .. } => Some(user.range(offset, len).keeping(Arc::clone(self))),
-            _ => None,
-        }
+        let Backing::Mirror { memory, user } = &self.backing else {
+            return None;
+        };
+        // As in `range`, the memory is in use until the storage is let go.
+        let kept = (Arc::clone(self), memory.all());
+        Some(user.range(offset, len).keeping(Arc::new(kept)))
     }
 
     /// Returns how the host reaches the memory that starts at an offset.

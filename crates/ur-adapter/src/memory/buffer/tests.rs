@@ -1,7 +1,7 @@
 //! Tests of buffers on a device whose memory the host cannot access, for which the host device stands.
 //! All else is tested by clients.
 
-use super::{Buffer, Storage, TABLE};
+use super::{Buffer, Storage, TABLE, late};
 use crate::abi::object::Shared;
 use crate::enqueue;
 use crate::memory::usm::{self, Request, allocate};
@@ -20,6 +20,7 @@ use unified_runtime_sys::{
 };
 
 const LEN: usize = 100;
+const SOON: Duration = Duration::from_secs(10);
 
 impl Scene {
     fn buffer(&self, flags: ur_mem_flags_t, user: Option<&mut [u8; LEN]>) -> ur_mem_handle_t {
@@ -185,6 +186,74 @@ fn memory_of_the_user_follows_its_buffer() {
     assert_eq!(unsafe { *user }, [10; LEN]);
 }
 
+/// Waits until the last byte of the user's memory is this one.
+fn wait_for_byte(user: *const [u8; LEN], byte: u8) {
+    let began = Instant::now();
+    // SAFETY: alive, and written behind the compiler's back.
+    while unsafe { user.cast::<u8>().add(LEN - 1).read_volatile() } != byte {
+        assert!(began.elapsed() < SOON, "byte {byte} is late");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn late_contents_go_back_although_all_else_is_released() {
+    let user = ptr::from_mut(Box::leak(Box::new([7; LEN])));
+    for (byte, is_queue_first) in [(1, false), (2, true)] {
+        let scene = Scene::new();
+        // SAFETY: alive, and no other reference exists.
+        let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
+        let gate = scene.hold();
+        let late = Box::leak(Box::new([byte; LEN]));
+        scene.write(buffer, late, false);
+        // Releasing the buffer returns while it is in use.
+        if is_queue_first {
+            drop(scene);
+            release(buffer);
+        } else {
+            release(buffer);
+            drop(scene);
+        }
+        gate.signal().expect("signalled");
+        wait_for_byte(user, byte);
+    }
+}
+
+#[test]
+fn queues_tell_when_they_are_done_with_a_buffer() {
+    static BYTES: [u8; LEN] = [2; LEN];
+    let (held, dropped, idle) = (Scene::new(), Scene::new(), Scene::new());
+    let mut user = Box::new([0; LEN]);
+    let buffer = held.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(&mut user));
+    idle.write(buffer, &[1; LEN], true);
+    let (held_gate, dropped_gate) = (held.hold(), dropped.hold());
+    for scene in [&held, &dropped, &held] {
+        scene.write(buffer, &BYTES, false);
+    }
+    drop((dropped, idle));
+    // SAFETY: the handle is alive.
+    let storage = unsafe { Shared::<Buffer>::from_handle(buffer) }.map(|buffer| &buffer.storage);
+    let storage = storage.expect("a buffer");
+    let (say, hear) = mpsc::channel();
+    // The last clone of the function goes with the last queue.
+    late::call_at_ends(&storage.users, storage.context(), move || {
+        say.send(()).expect("a listener");
+    });
+    assert!(hear.try_recv().is_err(), "both are held");
+    dropped_gate.signal().expect("signalled");
+    assert_eq!(hear.recv_timeout(SOON), Ok(()));
+    assert!(hear.try_recv().is_err(), "one is held");
+    held_gate.signal().expect("signalled");
+    assert_eq!(hear.recv_timeout(SOON), Ok(()));
+    assert_eq!(
+        hear.recv_timeout(SOON),
+        Err(mpsc::RecvTimeoutError::Disconnected),
+        "there is one call for each"
+    );
+    release(buffer);
+    assert_eq!(*user, BYTES);
+}
+
 /// Returns a buffer of new USM, which the buffer owns if the byte says so.
 fn buffer_of_memory(scene: &Scene, is_owned: u8) -> (ur_mem_handle_t, *mut c_void) {
     let context = scene.context();
@@ -235,7 +304,7 @@ fn memory_can_be_freed_before_its_buffer() {
         let freed = unsafe { usm::TABLE.pfnFree.expect("filled")(context, memory) };
         say.send(freed).expect("a listener");
     });
-    let freed = hear.recv_timeout(Duration::from_secs(10));
+    let freed = hear.recv_timeout(SOON);
     check(freed.expect("it does not wait for the buffer"));
     // The buffer keeps the memory that is freed.
     scene.write(buffer, &[3; LEN], true);
@@ -261,12 +330,7 @@ mod on_a_gpu {
             // Returns while it is in use.
             release(buffer);
             gate.signal().expect("signalled");
-            let began = Instant::now();
-            // SAFETY: alive, and written behind the compiler's back.
-            while unsafe { user.cast::<u8>().add(LEN - 1).read_volatile() } != round {
-                assert!(began.elapsed() < Duration::from_secs(10), "round {round}");
-                thread::yield_now();
-            }
+            wait_for_byte(user, round);
         }
     }
 }

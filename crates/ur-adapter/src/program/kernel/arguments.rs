@@ -6,9 +6,8 @@
 use crate::abi::boundary::list;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Shared;
-use crate::context::Context;
-use crate::discovery::Device;
 use crate::memory::buffer::Buffer;
+use crate::queue::Queue;
 use crate::tuning::{LARGEST_VECTOR_BYTES, MAX_KERNEL_ARGUMENTS};
 use crosshandle::{KernelArguments, KernelParameter, MemoryRange};
 use std::ffi::c_void;
@@ -39,7 +38,7 @@ pub(crate) struct Packed {
     pub(crate) local: usize,
 }
 
-/// Returns the arguments of a call.
+/// Returns the arguments of a launch in a queue.
 ///
 /// # Errors
 /// `INVALID_NULL_POINTER`; `INVALID_KERNEL_ARGUMENT_INDEX`; `INVALID_ENUMERATION` for a type that
@@ -48,8 +47,7 @@ pub(crate) struct Packed {
 /// # Safety
 /// The arguments are as their types say; values and buffers stay valid during `'a`.
 pub(crate) unsafe fn read<'a>(
-    context: &Shared<Context>,
-    device: &Shared<Device>,
+    queue: &Queue,
     given: &'a [ur_exp_kernel_arg_properties_t],
 ) -> Result<Arguments<'a>> {
     let mut arguments: Arguments<'a> = Vec::with_capacity(given.len());
@@ -62,7 +60,7 @@ pub(crate) unsafe fn read<'a>(
             arguments.resize_with(index + 1, || None);
         }
         // SAFETY: as promised to this function.
-        arguments[index] = Some(unsafe { read_one(context, device, argument) }?);
+        arguments[index] = Some(unsafe { read_one(queue, argument) }?);
     }
     Ok(arguments)
 }
@@ -72,8 +70,7 @@ pub(crate) unsafe fn read<'a>(
 /// # Safety
 /// As [`read`].
 unsafe fn read_one<'a>(
-    context: &Shared<Context>,
-    device: &Shared<Device>,
+    queue: &Queue,
     argument: &'a ur_exp_kernel_arg_properties_t,
 ) -> Result<Argument<'a>> {
     // SAFETY: the members of the union are those of its type, as promised to this function.
@@ -85,7 +82,7 @@ unsafe fn read_one<'a>(
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_POINTER => {
                 let pointer = argument.value.pointer;
-                match context.state().usm.rest(pointer) {
+                match queue.context().state().usm.rest(pointer) {
                     Some(memory) => Argument::Memory(memory),
                     None => Argument::Address(pointer.expose_provenance()),
                 }
@@ -96,7 +93,7 @@ unsafe fn read_one<'a>(
                     Argument::Address(0)
                 } else {
                     let buffer = Shared::<Buffer>::from_handle(handle)?;
-                    Argument::Memory(buffer.on(context, device)?)
+                    Argument::Memory(buffer.for_kernel(queue)?)
                 }
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_LOCAL => Argument::Local(argument.size),

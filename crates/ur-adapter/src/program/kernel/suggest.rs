@@ -48,7 +48,7 @@ entry_points! {
         let (global, arguments) = unsafe {
             (
                 read_sizes(dimensions, global, 1)?.ok_or(Failure::NULL_POINTER)?,
-                read_arguments(queue.context(), queue.device(), arguments)?,
+                read_arguments(queue, arguments)?,
             )
         };
         // Without its arguments, a kernel is taken to use no local memory.

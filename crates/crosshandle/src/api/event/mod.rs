@@ -1,8 +1,16 @@
 //! Events: counters of signals, visible in every process at once.
 
+mod callback;
+mod notifier;
+mod reached;
+mod wait_many;
+
+pub use callback::Subscription;
+pub use notifier::{Notification, Notifier};
+pub use reached::{Reached, Values};
+
 use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
-use crate::event_protocol;
 use crate::event_protocol::WaitMode;
 use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
 use crate::ipc::{Credential, EventCore};
@@ -346,24 +354,30 @@ impl Event {
         })
     }
 
-    /// Waits until the latest signals of all events have completed, for at most `timeout`.
+    /// Waits until the latest signals of all events have completed, for at most `timeout`. Any number
+    /// of events may be given.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; otherwise the error of the first event in the list that has one.
+    /// [`Error::TimedOut`]; the error of the first signal that fails, at once.
     pub fn wait_all(events: &[&Event], timeout: Option<Duration>) -> Result<()> {
-        let deadline = timeout.and_then(deadline);
         // All are looked at first, so that signals submitted during the wait don't count.
-        let points: Vec<_> = events
+        let unfinished = events
             .iter()
-            .map(|event| (event, event.core.unfinished()))
-            .collect();
-        waited(points.into_iter().try_for_each(|(event, number)| {
-            number.map_or(Ok(()), |number| event.core.wait(number, deadline))
-        }))
+            .filter_map(|event| Some((*event, event.core.unfinished()?)));
+        waited(wait_many::wait_all(unfinished.collect(), timeout))
+    }
+
+    /// Waits until all events have reached the values beside them, for at most `timeout`. Any number
+    /// of events may be given.
+    ///
+    /// # Errors
+    /// As [`wait_all`](Self::wait_all).
+    pub fn wait_all_value(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<()> {
+        waited(wait_many::wait_all(events.to_vec(), timeout))
     }
 
     /// Waits until the latest signal of one of the events has completed, for at most `timeout`,
-    /// and returns that event's index in the list.
+    /// and returns that event's index in the list. Any number of events may be given.
     ///
     /// # Errors
     /// [`Error::TimedOut`]; the error of the event that ended first, if it failed;
@@ -382,26 +396,34 @@ impl Event {
     /// # Errors
     /// As [`wait_any`](Self::wait_any).
     pub fn wait_any_value(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<usize> {
-        if events.is_empty() {
-            return Err(Error::invalid(
-                "a wait for any of no events would never end",
-            ));
-        }
-        let targets: Vec<_> = events
-            .iter()
-            .map(|(event, value)| event.core.target(*value))
-            .collect();
-        let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
-        let deadline = timeout.and_then(deadline);
-        let Some((index, result)) = event_protocol::wait_any(&targets, None, mode, deadline) else {
-            return waited(Err(Error::TimedOut("waiting for events")));
-        };
-        let (event, value) = events[index];
-        waited(
-            result
-                .map(|()| index)
-                .map_err(|error| event.core.error_of(value, error)),
-        )
+        waited(wait_many::wait_any(events, timeout))
+    }
+
+    /// Returns a future that ends when signal `value`, submitted or not, has completed. For the latest
+    /// signal, give [`submitted`](Self::submitted).
+    pub fn reached(&self, value: u64) -> Reached {
+        Reached::new(self.clone(), value)
+    }
+
+    /// Returns a stream of the values greater than `after` that the event reaches.
+    pub fn values(&self, after: u64) -> Values {
+        Values::new(self.clone(), after)
+    }
+
+    /// Has a function called when signal `value`, submitted or not, has completed, with the result that a
+    /// [wait](Self::wait_value) for it would return; soon, if it has. The event stays open until then.
+    ///
+    /// The functions of a process are called one after the other by a background thread, without a
+    /// lock. They may do anything; one that blocks holds up those that come after it.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] if the system starts no thread.
+    pub fn on_signal(
+        &self,
+        value: u64,
+        function: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<Subscription> {
+        callback::on_signal(self, value, Box::new(function))
     }
 }
 

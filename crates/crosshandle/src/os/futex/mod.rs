@@ -2,11 +2,19 @@
 //!
 //! The words lie in shared memory, so the process-private flag is never set.
 
+mod doorbell;
+mod ring;
+mod sleep_set;
+
+pub(crate) use doorbell::{Doorbell, doorbell_bytes};
+pub(crate) use sleep_set::SleepSet;
+
 use super::is_planted;
 use super::tuning::POLL_INTERVAL;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::iter;
 use std::num::NonZeroU32;
 use std::ptr;
 use std::sync::OnceLock;
@@ -74,18 +82,30 @@ fn process_bits() -> NonZeroU32 {
 
 /// Sleeps like [`sleep`], on several words at once, each with its expected upper half.
 pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
+    match words.split_first() {
+        Some((first, others)) => {
+            let address =
+                |(word, expected): &(&AtomicU64, u32)| (ptr::from_ref(*word).addr(), *expected);
+            sleep_at(*first, &Vec::from_iter(others.iter().map(address)), limit);
+        }
+        None => std::thread::sleep(limit.min(POLL_INTERVAL)),
+    }
+}
+
+/// Sleeps like [`sleep`], on a word and on others, each with its expected upper half. The others are
+/// given by their addresses. If one of them is not mapped any more, returns after a while.
+fn sleep_at(first: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) {
     let limit = planted(limit);
-    if words.len() <= WAITV_MAX {
-        let waits: Vec<_> = words
-            .iter()
-            .map(|(word, expected)| {
-                let mut wait = futex::Wait::new();
-                wait.val = u64::from(*expected);
-                wait.uaddr = futex::WaitPtr::new(ptr::from_ref(upper(word)).cast_mut().cast());
-                wait.flags = futex::WaitFlags::SIZE_U32;
-                wait
-            })
-            .collect();
+    if others.len() < WAITV_MAX {
+        let first = (ptr::from_ref(first.0).addr(), first.1);
+        let waits = Vec::from_iter(iter::once(&first).chain(others).map(|(word, expected)| {
+            let mut wait = futex::Wait::new();
+            let upper = word + UPPER * size_of::<AtomicU32>();
+            wait.val = u64::from(*expected);
+            wait.uaddr = futex::WaitPtr::new(ptr::without_provenance_mut(upper));
+            wait.flags = futex::WaitFlags::SIZE_U32;
+            wait
+        }));
         let result = futex::waitv(
             &waits,
             futex::WaitvFlags::empty(),
@@ -101,10 +121,8 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
         }
     }
     // A kernel before 5.16, or more words than it watches at once.
-    match words.first() {
-        Some((word, expected)) => sleep(word, *expected, limit.min(POLL_INTERVAL)),
-        None => std::thread::sleep(limit.min(POLL_INTERVAL)),
-    }
+    let (word, expected) = first;
+    sleep(word, expected, limit.min(POLL_INTERVAL));
 }
 
 /// Returns the limit of a sleep, unless no sleep shall have one.
@@ -129,8 +147,14 @@ fn from_now(limit: Duration) -> Timespec {
 const ALL_SLEEPERS: u32 = i32::MAX as u32;
 
 /// Wakes all sleepers of the word, in every process, unless somebody keeps wakes away: see
-/// [`sleep`].
+/// [`sleep`]. Rings the doorbell of the memory that the word lies in, if it has one.
 pub(crate) fn wake_all(word: &AtomicU64) {
+    wake_word(word);
+    doorbell::ring_for(word);
+}
+
+/// Wakes all sleepers of the word, and rings no doorbell.
+fn wake_word(word: &AtomicU64) {
     let _ = futex::wake(upper(word), futex::Flags::empty(), ALL_SLEEPERS);
 }
 

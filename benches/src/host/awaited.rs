@@ -1,0 +1,481 @@
+//! Many events awaited by one thread: wake-ups, the cost of each signal, rest, and deaths.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{self, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{Command, Context, Event, Notifier, Reached};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::ours::{self, Waiters};
+use super::scale::{flatness, mean};
+use crate::harness::launcher::Extra;
+use crate::harness::link::{HungUp, Link};
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::procfs::threads_named;
+use crate::harness::scenario::{Participant, Scenario};
+use crate::harness::timing::{monotonic_ns, nanoseconds};
+use crate::raw::memfd::{self, Mapping};
+use crate::report::row::{RowSpec, Statistic, Target};
+use crate::report::unit::Unit;
+use crate::tuning::{AWAITED_PAUSE, AWAITED_REST};
+
+const NAME: &str = "awaited";
+/// Events awaited at once in most rows.
+const EVENTS: usize = 1000;
+/// Events awaited at once in the rows that show whether the cost stays flat.
+const MANY: usize = 100_000;
+/// Signals whose cost is averaged, and events whose handles are one message.
+const BATCH: usize = 1000;
+const STAMP_BYTES: usize = 8;
+
+const WAKE: &str = "awaited.wake";
+const WAKE_P99: &str = "awaited.wake.p99";
+const ADD: &str = "awaited.add";
+const SIGNAL: &str = "awaited.signal-100k";
+const FLAT: &str = "awaited.signal-flat";
+const REST: &str = "awaited.rest";
+const THREADS: &str = "awaited.threads";
+const DEATH: &str = "awaited.death";
+const DEATH_P99: &str = "awaited.death.p99";
+
+/// Greatest quotient of the last tenth's cost and the first tenth's that counts as flat.
+const MAX_FLAT_RATIO: f64 = 1.5;
+/// Processor time that a second of rest may take, in nanoseconds: 0.1 % of a core.
+const MAX_REST_NS: f64 = 1e6;
+/// Time after a death by which all that is awaited has failed, in nanoseconds.
+const MAX_DEATH_NS: f64 = 10e6;
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: NAME,
+    followers: 1,
+    cores: 2,
+    limit: Duration::from_secs(300),
+    rows: &[
+        row(
+            WAKE,
+            "1,000 awaited events, signal to future's end",
+            "low-power wait for one event",
+            Statistic::P50,
+            Target::AtMostTimesRaw(2.5),
+        ),
+        row(
+            WAKE_P99,
+            "1,000 awaited events, signal to future's end",
+            "low-power wait for one event",
+            Statistic::P99,
+            Target::AtMostTimesRaw(2.5),
+        ),
+        row(
+            ADD,
+            "await one more event, of 100,000",
+            "",
+            Statistic::P50,
+            Target::None,
+        ),
+        row(
+            SIGNAL,
+            "signal an awaited event, of 100,000",
+            "",
+            Statistic::P50,
+            Target::None,
+        ),
+        RowSpec {
+            id: FLAT,
+            what: "signal an awaited event, last tenth / first tenth",
+            raw: "",
+            unit: Unit::Times,
+            statistic: Statistic::P50,
+            target: Target::AtMost(MAX_FLAT_RATIO),
+        },
+        row(
+            REST,
+            "processor time of a second, 1,000 events awaited",
+            "",
+            Statistic::P50,
+            Target::AtMost(MAX_REST_NS),
+        ),
+        RowSpec {
+            id: THREADS,
+            what: "threads that await",
+            raw: "",
+            unit: Unit::Count,
+            statistic: Statistic::P50,
+            target: Target::AtMost(1.0),
+        },
+        row(
+            DEATH,
+            "death of a peer, 1,000 of its events awaited, last error",
+            "",
+            Statistic::P50,
+            Target::AtMost(MAX_DEATH_NS),
+        ),
+        row(
+            DEATH_P99,
+            "death of a peer, 1,000 of its events awaited, last error",
+            "",
+            Statistic::P99,
+            Target::AtMost(MAX_DEATH_NS),
+        ),
+    ],
+    leader: run_leader,
+    follower: run_follower,
+};
+
+const fn row(
+    id: &'static str,
+    what: &'static str,
+    raw: &'static str,
+    statistic: Statistic,
+    target: Target,
+) -> RowSpec {
+    RowSpec {
+        id,
+        what,
+        raw,
+        unit: Unit::Nanoseconds,
+        statistic,
+        target,
+    }
+}
+
+/// What the leader tells a follower to do.
+const MAKE: u64 = 1;
+const SIGNAL_SPACED: u64 = 2;
+const SIGNAL_ALL: u64 = 3;
+const LEAVE_UNFINISHED: u64 = 4;
+const SHARE_STAMPS: u64 = 5;
+
+/// Returns the order in which events are signalled.
+fn order(count: usize, round: usize) -> Vec<usize> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(round as u64 + 1);
+    let mut order = Vec::from_iter(0..count);
+    for index in (1..count).rev() {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        order.swap(index, (state >> 33) as usize % (index + 1));
+    }
+    order
+}
+
+/// Receives the handles of so many events of the other process, and opens them.
+fn open(context: &Context, link: &Link, count: usize) -> Result<Vec<Event>> {
+    link.send_number(MAKE)?;
+    link.send_number(count as u64)?;
+    let mut events = Vec::with_capacity(count);
+    while events.len() < count {
+        let message = link.receive()?;
+        for bytes in ours::each_handle(&message.bytes) {
+            events.push(ours::open_event(context, bytes, Waiters::LowPower)?);
+        }
+    }
+    Ok(events)
+}
+
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let (context, link) = (ours::context()?, participant.peer()?);
+    let mut recorder = Recorder::default();
+    measure_wakes(participant, &context, &mut recorder)?;
+    for _ in 0..participant.plan.pick(3, 1) {
+        let events = open(&context, link, MANY)?;
+        let notifier = Notifier::new()?;
+        let began = Instant::now();
+        for (token, event) in events.iter().enumerate() {
+            notifier.add(event, 1, token as u64)?;
+        }
+        recorder.push(ADD, Side::Ours, nanoseconds(began.elapsed()) / MANY as f64);
+        link.send_number(SIGNAL_ALL)?;
+        collect(&notifier, MANY, |result| Ok(result?))?;
+        link.receive_number()?;
+    }
+    measure_rest(participant, &context, &mut recorder)?;
+    measure_deaths(participant, &context, &mut recorder)?;
+    Ok(recorder.finish())
+}
+
+/// Takes so many notifications.
+fn collect(
+    notifier: &Notifier,
+    count: usize,
+    check: impl Fn(crosshandle::Result<()>) -> Result<()>,
+) -> Result<()> {
+    let mut left = count;
+    while left > 0 {
+        poll(&mut [PollFd::new(notifier, PollFlags::IN)], None)?;
+        while let Some(notification) = notifier.next() {
+            check(notification.result)?;
+            left -= 1;
+        }
+    }
+    Ok(())
+}
+
+/// The tasks that are to be polled again, and the thread that polls them.
+struct Tasks {
+    due: Mutex<VecDeque<usize>>,
+    thread: Thread,
+}
+
+struct TaskWaker {
+    index: usize,
+    tasks: Arc<Tasks>,
+}
+
+impl Tasks {
+    fn next(&self) -> Option<usize> {
+        self.due
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        let due = &self.tasks.due;
+        due.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(self.index);
+        self.tasks.thread.unpark();
+    }
+}
+
+fn measure_wakes(
+    participant: &Participant,
+    context: &Context,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    let link = participant.peer()?;
+    let events = open(context, link, EVENTS)?;
+    let file = memfd::create(EVENTS * STAMP_BYTES)?;
+    let stamps = Mapping::shared(&file, EVENTS * STAMP_BYTES)?;
+    link.send_number(SHARE_STAMPS)?;
+    link.send_with(&[0], &[file.as_fd()])?;
+    let elapsed = |index: usize| -> Result<f64> {
+        let now = monotonic_ns();
+        let stamp = stamps.word(index * STAMP_BYTES)?.load(Ordering::Acquire);
+        ensure!(
+            stamp != 0 && stamp <= now,
+            "event {index} ended before its signal"
+        );
+        Ok((now - stamp) as f64)
+    };
+    let tasks = Arc::new(Tasks {
+        due: Mutex::default(),
+        thread: thread::current(),
+    });
+    let mut value = 0;
+    for round in 0..participant.plan.pick(10, 2) {
+        for side in Side::order(round) {
+            value += 1;
+            let mut record = |index: usize| -> Result<()> {
+                let elapsed = elapsed(index)?;
+                recorder.push(WAKE, side, elapsed);
+                recorder.push(WAKE_P99, side, elapsed);
+                Ok(())
+            };
+            if side == Side::Raw {
+                start_spaced(link, round)?;
+                for index in order(EVENTS, round) {
+                    events[index].wait_value(value)?;
+                    record(index)?;
+                }
+                continue;
+            }
+            let wakers = Vec::from_iter((0..EVENTS).map(|index| {
+                let tasks = Arc::clone(&tasks);
+                Waker::from(Arc::new(TaskWaker { index, tasks }))
+            }));
+            let poll_one = |future: &mut Reached, index: usize| {
+                let mut task = task::Context::from_waker(&wakers[index]);
+                Pin::new(future).poll(&mut task)
+            };
+            let mut futures = Vec::from_iter(events.iter().map(|event| event.reached(value)));
+            for (index, future) in futures.iter_mut().enumerate() {
+                ensure!(poll_one(future, index).is_pending());
+            }
+            start_spaced(link, round)?;
+            let mut left = EVENTS;
+            while left > 0 {
+                let Some(index) = tasks.next() else {
+                    thread::park();
+                    continue;
+                };
+                if let Poll::Ready(result) = poll_one(&mut futures[index], index) {
+                    record(index)?;
+                    result?;
+                    left -= 1;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn start_spaced(link: &Link, round: usize) -> Result<()> {
+    link.send_number(SIGNAL_SPACED)?;
+    link.send_number(round as u64)
+}
+
+fn measure_rest(
+    participant: &Participant,
+    context: &Context,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    let events = open(context, participant.peer()?, EVENTS)?;
+    let notifier = Notifier::new()?;
+    for (token, event) in events.iter().enumerate() {
+        notifier.add(event, 1, token as u64)?;
+    }
+    let used = || processor_time(ClockId::ProcessCPUTime);
+    for _ in 0..participant.plan.pick(5, 2) {
+        // What the awaiting began ends first.
+        thread::sleep(AWAITED_REST);
+        let (before, began) = (used(), Instant::now());
+        thread::sleep(AWAITED_REST);
+        let share = (used() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+        recorder.push(REST, Side::Ours, share * 1e9);
+    }
+    recorder.push(THREADS, Side::Ours, threads_named("xh-await")? as f64);
+    ensure!(notifier.next().is_none(), "nothing was signalled");
+    Ok(())
+}
+
+fn measure_deaths(
+    participant: &Participant,
+    context: &Context,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    for _ in 0..participant.plan.pick(50, 5) {
+        let victim = Extra::start(NAME, &participant.plan)?;
+        let events = open(context, &victim.link, EVENTS)?;
+        victim.link.send_number(LEAVE_UNFINISHED)?;
+        victim.link.receive_number()?;
+        let notifier = Notifier::new()?;
+        for (token, event) in events.iter().enumerate() {
+            // One was submitted; nobody submits the other.
+            notifier.add(event, 1 + token as u64 % 2, token as u64)?;
+        }
+        thread::sleep(AWAITED_PAUSE);
+        let killed = monotonic_ns();
+        victim.send(Signal::KILL)?;
+        collect(&notifier, EVENTS, |result| match result {
+            Err(error) if error.is_peer_dead() => Ok(()),
+            other => anyhow::bail!("the death was told as {other:?}"),
+        })?;
+        let elapsed = (monotonic_ns() - killed) as f64;
+        recorder.push(DEATH, Side::Ours, elapsed);
+        recorder.push(DEATH_P99, Side::Ours, elapsed);
+    }
+    Ok(())
+}
+
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let (context, link) = (ours::context()?, participant.peer()?);
+    let mut recorder = Recorder::default();
+    let mut events = Vec::new();
+    let mut stamps = None;
+    let mut kept = Vec::new();
+    loop {
+        let command = match link.receive_number() {
+            Err(error) if error.is::<HungUp>() => return Ok(recorder.finish()),
+            command => command?,
+        };
+        match command {
+            MAKE => {
+                let count = link.receive_number()? as usize;
+                events = make(&context, link, count)?;
+            }
+            SIGNAL_SPACED => {
+                let round = link.receive_number()? as usize;
+                let stamps = stamps.as_ref().context("there are no stamps yet")?;
+                signal_spaced(&events, stamps, round)?;
+            }
+            SHARE_STAMPS => {
+                let message = link.receive()?;
+                let file = message
+                    .descriptors
+                    .first()
+                    .context("expected a descriptor")?;
+                stamps = Some(Mapping::shared(file, EVENTS * STAMP_BYTES)?);
+            }
+            SIGNAL_ALL => {
+                signal_all(&events, &mut recorder)?;
+                link.send_number(0)?;
+            }
+            LEAVE_UNFINISHED => {
+                let (gate, queue) = (context.create_event()?, context.create_queue()?);
+                for event in &events {
+                    queue.submit(Command::barrier().after_value(&gate, 1).signal(event))?;
+                }
+                kept.push((gate, queue));
+                link.send_number(0)?;
+            }
+            other => anyhow::bail!("no command has the number {other}"),
+        }
+    }
+}
+
+fn processor_time(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Creates so many events and sends their handles.
+fn make(context: &Context, link: &Link, count: usize) -> Result<Vec<Event>> {
+    let mut events = Vec::with_capacity(count);
+    let mut message = Vec::with_capacity(BATCH * HANDLE_SIZE);
+    while events.len() < count {
+        message.clear();
+        for _ in 0..BATCH {
+            let event = ours::create_event(context, Waiters::LowPower)?;
+            message.extend_from_slice(event.handle()?.as_bytes());
+            events.push(event);
+        }
+        link.send(&message)?;
+    }
+    Ok(events)
+}
+
+/// Signals each event after a pause, in which the thread that awaits it goes to sleep.
+fn signal_spaced(events: &[Event], stamps: &Mapping, round: usize) -> Result<()> {
+    for index in order(events.len(), round) {
+        thread::sleep(AWAITED_PAUSE);
+        let stamp = stamps.word(index * STAMP_BYTES)?;
+        stamp.store(monotonic_ns(), Ordering::Release);
+        events[index].signal()?;
+    }
+    Ok(())
+}
+
+fn signal_all(events: &[Event], recorder: &mut Recorder) -> Result<()> {
+    let mut costs = Vec::new();
+    for batch in order(events.len(), 0).chunks(BATCH) {
+        // The thread's own time: that it shares its processor with others is not the signals' cost.
+        let began = processor_time(ClockId::ThreadCPUTime);
+        for index in batch {
+            events[*index].signal()?;
+        }
+        let used = processor_time(ClockId::ThreadCPUTime) - began;
+        costs.push(nanoseconds(used) / batch.len() as f64);
+    }
+    recorder.push(SIGNAL, Side::Ours, mean(&costs));
+    recorder.push(FLAT, Side::Ours, flatness(&costs));
+    eprintln!(
+        "{:?}",
+        costs.chunks(10).map(|c| mean(c) as u64).collect::<Vec<_>>()
+    );
+    Ok(())
+}

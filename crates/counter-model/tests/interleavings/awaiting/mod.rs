@@ -1,0 +1,724 @@
+//! One thread sleeps for many waiters. Nobody is forgotten, whatever happens while others register,
+//! cancel, signal and die: no sleep times out here unless a scenario says so, so that a waiter who is
+//! not told sleeps for ever, and the checker reports a deadlock.
+//!
+//! The thread's set of awaited signals is the library's own. The messages to it, and how it sleeps, are
+//! modelled (`server.rs`, `sleeps.rs`).
+
+mod server;
+mod sleeps;
+
+use crate::check::check;
+use crate::event_protocol::{Liveness, Owner, WaitError};
+use crate::hostile::Hostile;
+use crate::ledger::Ledger;
+use crate::platform::{self, Doorbell, one_in, pick};
+use crate::stream::{Stream, stream};
+use crate::wake_ups::signal_somehow;
+use crate::world::{Process, World};
+use server::{Await, Event, Fault, Mailbox, Server, Waiter};
+use shuttle::thread::{spawn, yield_now};
+use sleeps::{Kind, Memory};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Longest sleep between two looks at an event that devices signal, and at one that nobody signals: see
+/// `LONGEST_STEP` and `LIVENESS_INTERVAL` in the protocol.
+const LONGEST_STEP: Duration = Duration::from_millis(1);
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(40);
+
+/// Starts a server for the events of some worlds, in one memory or in one each.
+fn serve<'a>(kind: Kind, fault: Fault, worlds: impl IntoIterator<Item = &'a World>) -> Server {
+    let slots = worlds.into_iter().map(|world| Arc::clone(&world.slot));
+    let memory = match one_in(2) {
+        true => vec![Memory::of(slots)],
+        false => slots.map(|slot| Memory::of([slot])).collect(),
+    };
+    Server::start(kind, fault, memory)
+}
+
+/// Awaits a signal, and checks the result.
+fn wait(server: &Arc<Mailbox>, event: &Event, process: &Process, number: u64) {
+    let begun = server.begin(event, number, Waiter::new());
+    expect(&begun, process, number);
+}
+
+/// Waits until a signal's waiter is told, and checks the result.
+fn expect(begun: &Await, process: &Process, number: u64) {
+    let result = begun.answer.wait();
+    process.world.ledger.check(number, result, process.slot());
+    assert_eq!(result, Ok(()));
+}
+
+/// Lets others run for a while.
+fn dally() {
+    for _ in 0..pick(8) {
+        yield_now();
+    }
+}
+
+/// Signals of two processes, at once and by submission, while two others await them, not in order and
+/// maybe before they are taken. A third one sleeps on the same words by itself.
+fn in_any_order(kind: Kind, fault: Fault) {
+    let world = World::new();
+    let event = Event::of(&world);
+    let server = serve(kind, fault, [&world]);
+    let signaller = |owner| {
+        world.start(owner, |process| {
+            for _ in 0..2 {
+                signal_somehow(process);
+            }
+        })
+    };
+    let registrar = |owner| {
+        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+        world.start(owner, move |process| {
+            let early = [1 + pick(4), 1 + pick(4)];
+            let begun = early.map(|number| server.begin(&event, number, Waiter::new()));
+            wait(&server, &event, process, 1 + pick(4));
+            for (begun, number) in begun.iter().zip(early) {
+                expect(begun, process, number);
+            }
+        })
+    };
+    let sleeper = world.start(5, |process| {
+        process.wait(1 + pick(4)).unwrap();
+        process.wait(4).unwrap();
+    });
+    let processes = [
+        signaller(1),
+        signaller(2),
+        registrar(3),
+        registrar(4),
+        sleeper,
+    ];
+    world.finish(processes);
+    server.finish();
+    event.check_let_go();
+}
+
+#[test]
+fn signals_in_any_order() {
+    check(1500, || in_any_order(Kind::any(), Fault::None));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_thread_that_does_not_sleep_again_after_a_wake_up_is_found() {
+    check(1500, || in_any_order(Kind::any(), Fault::ForgetsWoken));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_thread_that_reads_its_word_after_the_messages_is_found() {
+    check(1500, || in_any_order(Kind::any(), Fault::ReadsItsWordLate));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_thread_that_looks_before_it_listens_is_found() {
+    check(1500, || in_any_order(Kind::LookingFirst, Fault::None));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_thread_that_reads_the_log_before_it_listens_is_found() {
+    check(1500, || in_any_order(Kind::ReadingFirst, Fault::None));
+}
+
+/// A signaller rings a doorbell after it has completed the word. `early`: before, which is wrong. `first`:
+/// the first entry's number.
+fn doorbells(early: bool, first: u32) {
+    platform::number_entries_from(first);
+    let world = World::new();
+    let event = Event::of(&world);
+    let server = serve(Kind::Doorbells, Fault::None, [&world]);
+    let ticket = world.process(1).submit();
+    let signaller = world.start(1, move |process| {
+        if early {
+            platform::mute_doorbells();
+            platform::ring(process.slot().word_of(ticket.number));
+        }
+        process.complete(ticket);
+    });
+    let registrar = {
+        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+        world.start(2, move |process| wait(&server, &event, process, 1))
+    };
+    world.finish([signaller, registrar]);
+    server.finish();
+}
+
+#[test]
+fn a_doorbell_rings_after_the_word() {
+    check(1500, || doorbells(false, 1));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_doorbell_that_rings_before_the_word_is_found() {
+    check(1500, || doorbells(true, 1));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_log_whose_first_entry_looks_written_is_found() {
+    check(1500, || doorbells(false, 0));
+}
+
+/// All signals are immediate: only `WATCHED` tells their signallers that somebody awaits them.
+#[test]
+fn signals_at_once() {
+    check(1500, || {
+        let world = World::new();
+        let event = Event::of(&world);
+        let server = serve(Kind::any(), Fault::None, [&world]);
+        let signaller = |owner, signals| {
+            world.start(owner, move |process| {
+                for _ in 0..signals {
+                    assert!(process.signal().is_empty());
+                }
+            })
+        };
+        let registrar = |owner, number| {
+            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+            world.start(owner, move |process| wait(&server, &event, process, number))
+        };
+        let processes = [
+            signaller(1, 6),
+            signaller(2, 3),
+            registrar(3, 1 + pick(9)),
+            registrar(4, 1 + pick(9)),
+            registrar(5, 9),
+        ];
+        world.finish(processes);
+        server.finish();
+        event.check_let_go();
+    });
+}
+
+/// Several signals on one word are awaited, which one sleep serves, and others sleep on it.
+#[test]
+fn signals_of_one_word() {
+    check(1500, || {
+        let world = World::new();
+        let event = Event::of(&world);
+        let server = serve(Kind::any(), Fault::None, [&world]);
+        let signaller = world.start(1, |process| {
+            let early = one_in(2).then(|| process.submit());
+            let jump = process.signal_up_to(8);
+            process.complete_all(early.into_iter().chain(jump).collect());
+            let jump = process.signal_up_to(15);
+            process.complete_all(jump);
+        });
+        let registrar = |owner| {
+            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+            world.start(owner, move |process| {
+                let late = server.begin(&event, 8 + 7 * pick(2), Waiter::new());
+                wait(&server, &event, process, 1 + 7 * pick(2));
+                // Whoever of two awaits the same may cancel.
+                if one_in(2) || late.cancel() {
+                    wait(&server, &event, process, 15);
+                }
+            })
+        };
+        let sleeper = world.start(4, |process| {
+            process.wait(1 + 7 * pick(2)).unwrap();
+            process.wait(15).unwrap();
+        });
+        let processes = [signaller, registrar(2), registrar(3), sleeper];
+        world.finish(processes);
+        server.finish();
+        event.check_let_go();
+    });
+}
+
+/// Signals of several events, in one memory or in several.
+#[test]
+fn signals_of_several_events() {
+    check(1000, || {
+        let worlds = [World::new(), World::new(), World::new()];
+        let events = [0, 1, 2].map(|index| Event::of(&worlds[index]));
+        let server = serve(Kind::any(), Fault::None, &worlds);
+        let registrar = {
+            let (worlds, events) = (worlds.clone(), events.clone());
+            let server = Arc::clone(&server.mailbox);
+            spawn(move || {
+                let number = 1 + pick(2);
+                let begun = [0, 1, 2].map(|index| {
+                    dally();
+                    server.begin(&events[index], number, Waiter::new())
+                });
+                for (begun, world) in begun.iter().zip(&worlds) {
+                    expect(begun, &world.process(3), number);
+                }
+            })
+        };
+        for world in worlds {
+            let signallers = [1, 2].map(|owner| world.start(owner, signal_somehow));
+            world.finish(signallers);
+        }
+        registrar.join().unwrap();
+        server.finish();
+        events.iter().for_each(Event::check_let_go);
+    });
+}
+
+/// Some cancel what they await, at any time. They are told once at most, and not afterwards; the others
+/// are told.
+fn cancelling(fault: Fault) {
+    let world = World::new();
+    let event = Event::of(&world);
+    let server = serve(Kind::any(), fault, [&world]);
+    let early = one_in(2).then(|| world.process(1).submit());
+    let signaller = world.start(1, move |process| {
+        process.complete_all(early.into_iter().collect());
+        for _ in 0..2 {
+            signal_somehow(process);
+        }
+    });
+    let registrar = |owner| {
+        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+        world.start(owner, move |process| {
+            let numbers = [1 + pick(2), 1 + pick(9), 1 + pick(9)];
+            let begun = numbers.map(|number| server.begin(&event, number, Waiter::new()));
+            let [first, others @ ..] = begun;
+            if one_in(2) {
+                expect(&first, process, numbers[0]);
+            }
+            for (begun, number) in others.into_iter().zip(&numbers[1..]) {
+                dally();
+                let answer = begun.answer.clone();
+                if !begun.cancel() {
+                    let result = answer.wait();
+                    process.world.ledger.check(*number, result, process.slot());
+                }
+            }
+            expect(&first, process, numbers[0]);
+        })
+    };
+    let sleeper = world.start(4, |process| process.wait(1 + pick(2)).unwrap());
+    let processes = [signaller, registrar(2), registrar(3), sleeper];
+    world.finish(processes);
+    server.finish();
+    event.check_let_go();
+}
+
+#[test]
+fn cancelling_against_signals() {
+    check(1500, || cancelling(Fault::None));
+}
+
+#[test]
+#[should_panic = "told after it was cancelled"]
+fn a_thread_that_tells_those_who_have_cancelled_is_found() {
+    check(1500, || cancelling(Fault::TellsTheCancelled));
+}
+
+/// Who has cancelled is not counted among the sleepers: a signal makes no wake call for it.
+#[test]
+fn nobody_sleeps_for_those_who_have_cancelled() {
+    check(500, || {
+        let world = World::new();
+        let event = Event::of(&world);
+        let first = world.process(1).submit();
+        let server = serve(Kind::any(), Fault::None, [&world]);
+        let begin = |number| server.mailbox.begin(&event, number, Waiter::new());
+        let begun = [begin(1), begin(8), begin(1), begin(2), begin(9)];
+        dally();
+        for begun in begun {
+            assert!(begun.cancel(), "nobody has signalled");
+        }
+        server.finish();
+        event.check_let_go();
+        let before = platform::wakes();
+        world.process(1).complete(first);
+        assert!(world.process(1).signal().is_empty());
+        assert_eq!(platform::wakes(), before, "a sleeper is counted still");
+        world.finish([]);
+    });
+}
+
+/// Waiters that are told await the next signal, on the thread itself.
+fn awaiting_when_told(fault: Fault) {
+    let world = World::new();
+    let event = Event::of(&world);
+    let server = serve(Kind::any(), fault, [&world]);
+    let signaller = world.start(1, |process| {
+        for _ in 0..2 {
+            signal_somehow(process);
+        }
+    });
+    let second = Waiter::new();
+    let answer = second.answer();
+    let first = {
+        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+        Waiter::new().when_told(move || {
+            server.begin(&event, 2, second);
+        })
+    };
+    server.mailbox.begin(&event, 1, first);
+    let registrar = world.start(2, move |process| {
+        let result = answer.wait();
+        process.world.ledger.check(2, result, process.slot());
+        assert_eq!(result, Ok(()));
+    });
+    world.finish([signaller, registrar]);
+    server.finish();
+    event.check_let_go();
+}
+
+#[test]
+fn waiters_await_more_when_they_are_told() {
+    check(1500, || awaiting_when_told(Fault::None));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_thread_that_sleeps_after_it_has_told_somebody_is_found() {
+    check(1500, || awaiting_when_told(Fault::SleepsAfterTelling));
+}
+
+/// A waiter that is let go of awaits another signal, or cancels one, on the thread itself: it may hold
+/// anything of the program's.
+fn awaiting_when_dropped(fault: Fault) {
+    let world = World::new();
+    let event = Event::of(&world);
+    let server = serve(Kind::any(), fault, [&world]);
+    let second = Waiter::new();
+    let answer = second.answer();
+    let other = server.mailbox.begin(&event, 9, Waiter::new());
+    let first = {
+        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+        Waiter::new().when_dropped(move || {
+            other.cancel();
+            server.begin(&event, 1, second);
+        })
+    };
+    let first = server.mailbox.begin(&event, 2, first);
+    dally();
+    let signaller = world.start(1, signal_somehow);
+    dally();
+    assert!(first.cancel(), "the second signal never comes");
+    assert_eq!(answer.wait(), Ok(()));
+    signaller.join().unwrap();
+    server.finish();
+    event.check_let_go();
+    world.finish([]);
+}
+
+#[test]
+fn waiters_await_more_when_they_are_dropped() {
+    check(1500, || awaiting_when_dropped(Fault::None));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_thread_that_sleeps_after_it_has_let_go_of_somebody_is_found() {
+    check(1500, || awaiting_when_dropped(Fault::SleepsAfterLettingGo));
+}
+
+/// What the server's process knows of an event's processes: deaths for certain, and that the exporter
+/// has ended once it is told.
+struct Notified {
+    ledger: Arc<Ledger>,
+    is_abandoned: AtomicBool,
+}
+
+impl Liveness for Notified {
+    fn is_dead(&self, owner: Owner) -> bool {
+        self.ledger.ask_whether_dead(owner)
+    }
+
+    fn is_known_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Relaxed)
+    }
+}
+
+impl Notified {
+    fn of(world: &World) -> Arc<Self> {
+        Arc::new(Self {
+            ledger: world.ledger.clone(),
+            is_abandoned: AtomicBool::new(false),
+        })
+    }
+
+    /// Tells the server that the exporter has ended.
+    fn abandon(&self, server: &Mailbox) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+        server.alarm();
+    }
+}
+
+/// A submitter dies at any step, and so may a survivor that fails its signals. The exporter does it too,
+/// and tells the server's process that somebody has died: nobody may have woken it.
+fn death_of_a_submitter(fault: Fault) {
+    let world = World::new();
+    let event = Event::of(&world);
+    let server = serve(Kind::any(), fault, [&world]);
+    let mortal = world.start_mortal(2, pick(60) as u32, |process| {
+        let first = process.submit();
+        let left = process.signal();
+        process.complete(first);
+        process.complete_all(left);
+        let left = process.signal();
+        process.complete_all(left);
+    });
+    let exporter = {
+        let server = Arc::clone(&server.mailbox);
+        world.start(1, move |process| {
+            mortal.join().unwrap();
+            let survivor = process.world.start_mortal(6, pick(60) as u32, |process| {
+                process.slot().fail_orphans(&*process.world.ledger);
+            });
+            let is_early = one_in(2);
+            if is_early {
+                server.alarm();
+            }
+            process.slot().fail_orphans(&*process.world.ledger);
+            survivor.join().unwrap();
+            // Of the survivor's death.
+            server.alarm();
+            let left = process.signal_up_to(4);
+            process.complete_all(left);
+        })
+    };
+    let registrar = |owner| {
+        let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+        world.start(owner, move |process| {
+            for _ in 0..2 {
+                let number = 1 + pick(4);
+                let result = server.begin(&event, number, Waiter::new()).answer.wait();
+                process.world.ledger.check(number, result, process.slot());
+            }
+        })
+    };
+    let processes = [exporter, registrar(3), registrar(4)];
+    world.finish(processes);
+    server.finish();
+    event.check_let_go();
+}
+
+#[test]
+fn the_submitter_dies() {
+    check(3000, || death_of_a_submitter(Fault::None));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_thread_that_does_not_look_after_a_death_is_found() {
+    check(3000, || death_of_a_submitter(Fault::IgnoresAlarms));
+}
+
+/// The exporter dies at any step: what is awaited and was never submitted never comes.
+#[test]
+fn the_exporter_dies() {
+    check(2000, || {
+        let world = World::new();
+        let notified = Notified::of(&world);
+        let event = Event::new(&world.slot, notified.clone());
+        let server = serve(Kind::any(), Fault::None, [&world]);
+        let exporter = world.start_mortal(1, pick(40) as u32, |process| {
+            let first = process.submit();
+            let second = process.signal();
+            process.complete(first);
+            process.complete_all(second);
+        });
+        let survivor = {
+            let server = Arc::clone(&server.mailbox);
+            world.start(2, move |process| {
+                exporter.join().unwrap();
+                if one_in(2) {
+                    process.slot().fail_orphans(&*process.world.ledger);
+                    notified.abandon(&server);
+                } else {
+                    notified.abandon(&server);
+                    process.slot().fail_orphans(&*process.world.ledger);
+                }
+            })
+        };
+        let registrar = |owner| {
+            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+            world.start(owner, move |process| {
+                let numbers = [1 + pick(3), 1 + pick(9)];
+                let begun = numbers.map(|number| server.begin(&event, number, Waiter::new()));
+                for (begun, number) in begun.iter().zip(numbers) {
+                    let result = begun.answer.wait();
+                    process.world.ledger.check(number, result, process.slot());
+                    if number > 2 {
+                        assert_eq!(result, Err(WaitError::Abandoned));
+                    }
+                    if result == Err(WaitError::Abandoned) {
+                        assert!(process.slot().issued() < number, "{number} was submitted");
+                    }
+                }
+            })
+        };
+        let processes = [survivor, registrar(3), registrar(4)];
+        world.finish(processes);
+        server.finish();
+        event.check_let_go();
+    });
+}
+
+/// A signal that never comes does not wait for the one before it on its word, which another process
+/// takes its time for.
+#[test]
+fn the_exporter_dies_and_another_process_goes_on() {
+    check(1000, || {
+        let world = World::new();
+        let notified = Notified::of(&world);
+        let event = Event::new(&world.slot, notified.clone());
+        let server = serve(Kind::any(), Fault::None, [&world]);
+        let first = world.process(2).submit();
+        let exporter = {
+            let server = Arc::clone(&server.mailbox);
+            world.start(1, move |process| {
+                process.world.ledger.died(Owner::EXPORTER);
+                notified.abandon(&server);
+            })
+        };
+        let registrar = {
+            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+            world.start(3, move |process| {
+                let late = server.begin(&event, 8, Waiter::new());
+                let soon = server.begin(&event, 1, Waiter::new());
+                let later = server.begin(&event, 15, Waiter::new());
+                assert_eq!(late.answer.wait(), Err(WaitError::Abandoned));
+                assert_eq!(later.answer.wait(), Err(WaitError::Abandoned));
+                process.world.process(2).complete(first);
+                expect(&soon, process, 1);
+            })
+        };
+        world.finish([exporter, registrar]);
+        server.finish();
+        event.check_let_go();
+    });
+}
+
+/// A process writes anything into another event's slot: the honest one's waiters are told. With `rings`
+/// it also writes anything to the doorbell that both share, and then they are told when the thread looks
+/// at all words in turn.
+fn beside_a_hostile_event(kind: Kind, rings: bool) {
+    if rings {
+        platform::allow_timeouts_up_to(LIVENESS_INTERVAL);
+    }
+    let (honest, hostile) = (World::new(), Hostile::new());
+    let event = Event::of(&honest);
+    let forged = Event::new(&hostile.slot, hostile.clone());
+    let slots = [Arc::clone(&hostile.slot), Arc::clone(&honest.slot)];
+    let memory = Memory::of(slots);
+    let writer = hostile.start_writing(pick(12));
+    let ringer = {
+        let doorbell = Arc::clone(&memory.doorbell);
+        spawn(move || {
+            for _ in 0..pick(9) * u64::from(rings) {
+                let value = pick(5) << 32 | [0, 1, u64::from(u32::MAX)][pick(3) as usize];
+                let value = [value, pick(9), u64::MAX][pick(3) as usize];
+                doorbell.overwrite(pick(Doorbell::WORDS as u64) as usize, value);
+            }
+        })
+    };
+    let server = Server::start(kind, Fault::None, vec![memory]);
+    let signaller = honest.start(1, signal_somehow);
+    let registrar = {
+        let server = Arc::clone(&server.mailbox);
+        let (event, forged) = (event.clone(), forged.clone());
+        honest.start(3, move |process| {
+            let begin = |event, number| server.begin(event, number, Waiter::new());
+            let of_hostile = [begin(&forged, 1 + pick(9)), begin(&forged, 1 + pick(9))];
+            wait(&server, &event, process, 1);
+            for begun in of_hostile {
+                begun.cancel();
+            }
+        })
+    };
+    writer.join().unwrap();
+    ringer.join().unwrap();
+    honest.finish([signaller, registrar]);
+    server.finish();
+    event.check_let_go();
+    forged.check_let_go();
+}
+
+#[test]
+fn a_hostile_event_holds_up_no_other() {
+    check(3000, || beside_a_hostile_event(Kind::any(), false));
+}
+
+#[test]
+fn a_hostile_doorbell_holds_up_nobody_for_long() {
+    check(1500, || beside_a_hostile_event(Kind::Doorbells, true));
+}
+
+/// Devices signal, and wake nobody. Only sleeps in steps time out.
+#[test]
+fn devices_signal() {
+    check(1500, || {
+        platform::allow_timeouts_up_to(LONGEST_STEP);
+        let world = World::new();
+        world.slot.mark_device_signals();
+        let event = Event::of(&world);
+        let server = serve(Kind::any(), Fault::None, [&world]);
+        let signaller = |owner| {
+            world.start(owner, |process| {
+                let stream = stream(process, 1 + pick(4));
+                let tickets = process.signal();
+                process.complete_all(tickets);
+                stream.join().unwrap();
+            })
+        };
+        let registrar = |owner| {
+            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+            world.start(owner, move |process| {
+                for _ in 0..2 {
+                    wait(&server, &event, process, 1 + pick(4));
+                }
+            })
+        };
+        let sleeper = world.start(5, |process| process.wait(1 + pick(4)).unwrap());
+        let processes = [
+            signaller(1),
+            signaller(2),
+            registrar(3),
+            registrar(4),
+            sleeper,
+        ];
+        world.finish(processes);
+        server.finish();
+        event.check_let_go();
+    });
+}
+
+/// The event is marked while it is awaited, and nobody sees the wake that comes with the mark: the next
+/// look at all words does. From then on the thread sleeps in steps.
+#[test]
+fn devices_signal_what_is_awaited_already() {
+    check(500, || {
+        platform::allow_timeouts_up_to(LIVENESS_INTERVAL);
+        let world = World::new();
+        let event = Event::of(&world);
+        let server = serve(Kind::any(), Fault::None, [&world]);
+        let registrar = {
+            let (event, server) = (event.clone(), Arc::clone(&server.mailbox));
+            world.start(2, move |process| wait(&server, &event, process, 1))
+        };
+        let device = world.start(1, |process| {
+            let has_slept = |limit| platform::sleeps().iter().any(|(_, slept)| *slept <= limit);
+            while !has_slept(LIVENESS_INTERVAL) {
+                yield_now();
+            }
+            let mut stream = Stream::of(process.world.process(1));
+            stream.submit();
+            while !has_slept(LONGEST_STEP) {
+                yield_now();
+            }
+            stream.run();
+            stream.record_finished();
+        });
+        world.finish([registrar, device]);
+        server.finish();
+        event.check_let_go();
+    });
+}

@@ -1,0 +1,93 @@
+//! Awaits the events of another process with tokio: a task for each, and no thread for any.
+//!
+//! Run it with `cargo run --example 08_await_with_tokio`. A worker does jobs and signals an event for
+//! each; a task of this process awaits each job. Futures of signals work with every runtime; one that
+//! is dropped, as tokio's `timeout` does, has no effect on the event. One whose signal can never
+//! come, because the process has died that was to submit it, ends with an error.
+
+use crosshandle::{Context, Device, Event};
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const JOBS: usize = 200;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    if std::env::args().nth(1).is_some() {
+        return worker();
+    }
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("worker")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let context = Context::new(&Device::find("host")?)?;
+    let output = BufReader::new(child.stdout.take().ok_or("no pipe")?);
+    let mut events = Vec::new();
+    for handle in output.lines().take(JOBS) {
+        events.push(context.open_event(&handle?.parse()?)?);
+    }
+    // All are open: the worker may begin.
+    let mut input = child.stdin.take().ok_or("no pipe")?;
+    writeln!(input, "begin")?;
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()?;
+    runtime.block_on(async {
+        timeout(TIMEOUT, await_jobs(&events)).await??;
+        // Nobody has submitted a second signal: the wait is given up, which cancels it.
+        let second = timeout(Duration::from_millis(50), events[0].reached(2)).await;
+        assert!(second.is_err());
+        println!("client: a job that nobody does was given up");
+        // The worker ends with its input, and now nobody ever will.
+        drop(input);
+        let never = timeout(TIMEOUT, events[0].reached(2)).await?;
+        assert!(never.is_err_and(|error| error.is_peer_dead()));
+        println!("client: the worker has ended, and will do none");
+        Ok::<_, Box<dyn Error>>(())
+    })?;
+
+    let status = child.wait()?;
+    if !status.success() {
+        return Err(format!("the worker failed: {status}").into());
+    }
+    Ok(())
+}
+
+/// Awaits every job in a task of its own.
+async fn await_jobs(events: &[Event]) -> Result<(), Box<dyn Error>> {
+    let mut tasks = JoinSet::new();
+    for event in events {
+        tasks.spawn(event.reached(1));
+    }
+    let mut done = 0;
+    while let Some(job) = tasks.join_next().await {
+        job??;
+        done += 1;
+    }
+    println!("client: {done} jobs are done, each awaited by a task of this thread");
+    Ok(())
+}
+
+fn worker() -> Result<(), Box<dyn Error>> {
+    let context = Context::new(&Device::find("host")?)?;
+    let done: Vec<Event> = (0..JOBS)
+        .map(|_| context.create_event())
+        .collect::<Result<_, _>>()?;
+    for event in &done {
+        println!("{}", event.handle()?);
+    }
+    let mut lines = std::io::stdin().lines();
+    lines.next().ok_or("no word to begin")??;
+    for event in done.iter().rev() {
+        event.signal()?;
+    }
+    // Lives until nobody needs it any more.
+    lines.try_for_each(|line| line.map(drop))?;
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Functions that are called when a signal has completed.
+
+use super::Event;
+use crate::error::Result;
+use crate::ipc::awaiting::{Await, Waiter};
+use crate::observe::waited;
+use crate::sync::Mutex;
+use crate::threads::background::{self, contain};
+use std::collections::VecDeque;
+
+/// A function that is to be called, made by [`Event::on_signal`]. Dropping this cancels the call, unless
+/// it is due already.
+#[derive(Debug)]
+#[must_use = "dropping it cancels the call"]
+pub struct Subscription(Option<Await>);
+
+impl Subscription {
+    /// Lets the function be called without anybody keeping this. The event stays open until then.
+    pub fn detach(mut self) {
+        if let Some(awaited) = self.0.take() {
+            awaited.detach();
+        }
+    }
+}
+
+type Call = Box<dyn FnOnce() + Send>;
+
+/// The calls that are due: one job makes them, one after the other.
+struct DueCalls {
+    calls: VecDeque<Call>,
+    has_job: bool,
+}
+
+static DUE: Mutex<DueCalls> = Mutex::new(DueCalls {
+    calls: VecDeque::new(),
+    has_job: false,
+});
+
+/// Has a function called in its turn.
+fn call_in_turn(call: Call) {
+    let mut due = DUE.lock();
+    due.calls.push_back(call);
+    let had_job = std::mem::replace(&mut due.has_job, true);
+    drop(due);
+    match had_job {
+        // It may still wait for a thread.
+        true => background::start_missing_threads(),
+        false => background::run_blocking(make_calls),
+    }
+}
+
+fn make_calls() {
+    loop {
+        let mut due = DUE.lock();
+        let Some(call) = due.calls.pop_front() else {
+            due.has_job = false;
+            return;
+        };
+        drop(due);
+        contain(call);
+    }
+}
+
+type Function = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A function that awaits its signal.
+struct Callback(Mutex<Option<Function>>);
+
+impl Waiter for Callback {
+    fn settle(&self, result: Result<()>) {
+        if let Some(function) = self.0.lock().take() {
+            call_in_turn(Box::new(move || function(waited(result))));
+        }
+    }
+}
+
+/// Has a function called when an event has reached a value.
+pub(super) fn on_signal(event: &Event, value: u64, function: Function) -> Result<Subscription> {
+    if let Some(result) = event.core.result(value) {
+        call_in_turn(Box::new(move || function(waited(result))));
+        return Ok(Subscription(None));
+    }
+    let waiter = Box::new(Callback(Mutex::new(Some(function))));
+    let awaited = Await::begin(&event.core, value, (waiter as Box<dyn Waiter>).into())?;
+    Ok(Subscription(Some(awaited)))
+}

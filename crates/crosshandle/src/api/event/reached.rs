@@ -1,0 +1,151 @@
+//! Signals as futures and streams.
+
+use super::Event;
+use crate::error::{Error, Result};
+use crate::ipc::awaiting::{Await, Waiter};
+use crate::observe::waited;
+use crate::sync::Mutex;
+use futures_core::Stream;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// A future of a signal: it ends when the signal has completed, with the error that a
+/// [wait](Event::wait_value) would return if it failed or never comes.
+///
+/// Works with every runtime, needs none, and does nothing before it is first polled. Dropping it
+/// cancels it at any time, without an effect on the event. Wakers are called on the library's thread
+/// `xh-await`, without a lock; a waker that blocks holds up everything that the process awaits.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Reached {
+    event: Event,
+    value: u64,
+    awaited: Option<(Arc<Outlet>, Await)>,
+}
+
+/// Where a future finds its result.
+#[derive(Debug, Default)]
+struct Outlet(Mutex<Arrival>);
+
+#[derive(Debug, Default)]
+struct Arrival {
+    result: Option<Result<()>>,
+    waker: Option<Waker>,
+}
+
+impl Waiter for Outlet {
+    fn settle(&self, result: Result<()>) {
+        let mut arrival = self.0.lock();
+        arrival.result = Some(result);
+        let waker = arrival.waker.take();
+        // Wakers are the program's code.
+        drop(arrival);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Outlet {
+    /// Takes the result, or sees to it that the task is woken when there is one.
+    fn poll(&self, task: &Context<'_>) -> Option<Result<()>> {
+        let waker = task.waker().clone();
+        let mut arrival = self.0.lock();
+        if let Some(result) = arrival.result.take() {
+            return Some(result);
+        }
+        let former = arrival.waker.replace(waker);
+        drop(arrival);
+        drop(former);
+        None
+    }
+}
+
+impl Reached {
+    pub(super) fn new(event: Event, value: u64) -> Self {
+        Self {
+            event,
+            value,
+            awaited: None,
+        }
+    }
+}
+
+impl Future for Reached {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Result<()>> {
+        if let Some((outlet, _)) = &self.awaited {
+            let Some(result) = outlet.poll(task) else {
+                return Poll::Pending;
+            };
+            self.awaited = None;
+            return Poll::Ready(waited(result));
+        }
+        if let Some(result) = self.event.core.result(self.value) {
+            return Poll::Ready(waited(result));
+        }
+        let outlet = Arc::<Outlet>::default();
+        outlet.0.lock().waker = Some(task.waker().clone());
+        let waiter = Arc::clone(&outlet);
+        match Await::begin(&self.event.core, self.value, waiter) {
+            Ok(begun) => {
+                self.awaited = Some((outlet, begun));
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+/// A stream of the values that an event reaches, made by [`Event::values`].
+///
+/// Each item is the latest value when it is taken, not every value: who is slower than the signals
+/// skips some. An item is an error if the signal of that value failed. The stream goes on after such an
+/// error, and ends after the error that tells that no further value ever comes.
+#[derive(Debug)]
+#[must_use = "streams do nothing unless polled"]
+pub struct Values {
+    next: Reached,
+    has_ended: bool,
+}
+
+impl Values {
+    pub(super) fn new(event: Event, after: u64) -> Self {
+        Self {
+            next: Reached::new(event, after.saturating_add(1)),
+            has_ended: false,
+        }
+    }
+}
+
+impl Stream for Values {
+    type Item = Result<u64>;
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Result<u64>>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let Poll::Ready(result) = Pin::new(&mut self.next).poll(task) else {
+            return Poll::Pending;
+        };
+        let event = self.next.event.clone();
+        let reached = event.completed().max(self.next.value);
+        let result = match reached == self.next.value {
+            true => result,
+            false => event.core.result(reached).unwrap_or(result),
+        };
+        // An error for a value that was never submitted is the end; and so is one that says that
+        // nothing can be awaited.
+        self.has_ended = match &result {
+            Err(Error::PeerDied(_) | Error::CommandFailed(_)) => reached > event.submitted(),
+            Err(_) => true,
+            Ok(()) => false,
+        };
+        let next = Reached::new(event, reached.saturating_add(1));
+        drop(mem::replace(&mut self.next, next));
+        Poll::Ready(Some(result.map(|()| reached)))
+    }
+}

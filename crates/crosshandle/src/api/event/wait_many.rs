@@ -1,0 +1,147 @@
+//! Waits for several events at once.
+
+use super::{Event, deadline};
+use crate::error::{Error, Result};
+use crate::event_protocol;
+use crate::event_protocol::WaitMode;
+use crate::ipc::awaiting::{Await, Waiter};
+use crate::sync::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The most events that the calling thread sleeps on itself: the kernel watches 128 words at once.
+const MAX_OWN: usize = 127;
+
+/// Waits until one of the events has reached the value beside it, and returns its place in the list.
+pub(super) fn wait_any(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<usize> {
+    if events.is_empty() {
+        return Err(Error::invalid(
+            "a wait for any of no events would never end",
+        ));
+    }
+    let deadline = timeout.and_then(deadline);
+    let (index, result) = any_of(events, deadline);
+    result.map(|()| index)
+}
+
+/// Waits until all events have reached the values beside them, or one of them has failed.
+pub(super) fn wait_all(mut events: Vec<(&Event, u64)>, timeout: Option<Duration>) -> Result<()> {
+    let deadline = timeout.and_then(deadline);
+    if events.len() > MAX_OWN {
+        return all_of_many(&events, deadline);
+    }
+    loop {
+        match events[..] {
+            [] => return Ok(()),
+            [(event, value)] => return event.core.wait(value, deadline),
+            _ => {
+                let (index, result) = any_of(&events, deadline);
+                result?;
+                events.remove(index);
+            }
+        }
+    }
+}
+
+/// Waits until one of the events, of which there are some, has reached its value or failed.
+fn any_of(events: &[(&Event, u64)], deadline: Option<Instant>) -> (usize, Result<()>) {
+    if events.len() > MAX_OWN {
+        return any_of_many(events, deadline);
+    }
+    let targets: Vec<_> = events
+        .iter()
+        .map(|(event, value)| event.core.target(*value))
+        .collect();
+    let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
+    match event_protocol::wait_any(&targets, None, mode, deadline) {
+        None => (0, Err(timed_out())),
+        Some((index, result)) => {
+            let (event, value) = events[index];
+            let result = result.map_err(|error| event.core.error_of(value, error));
+            (index, result)
+        }
+    }
+}
+
+fn timed_out() -> Error {
+    Error::TimedOut("waiting for events")
+}
+
+/// Waits for one of more events than the calling thread can sleep on.
+fn any_of_many(events: &[(&Event, u64)], deadline: Option<Instant>) -> (usize, Result<()>) {
+    match Gathering::begin(events) {
+        Ok(gathering) => gathering.next(deadline),
+        Err(error) => (0, Err(error)),
+    }
+}
+
+/// Waits for all of more events than the calling thread can sleep on.
+fn all_of_many(events: &[(&Event, u64)], deadline: Option<Instant>) -> Result<()> {
+    let gathering = Gathering::begin(events)?;
+    events.iter().try_for_each(|_| gathering.next(deadline).1)
+}
+
+/// Events for which the thread of awaited signals sleeps.
+struct Gathering {
+    results: Arc<Results>,
+    _awaited: Vec<Await>,
+}
+
+/// The results so far, each with its event's place in the list.
+#[derive(Default)]
+struct Results {
+    queue: Mutex<VecDeque<(usize, Result<()>)>>,
+    added: Condvar,
+}
+
+/// One of the events.
+struct Place {
+    index: usize,
+    results: Arc<Results>,
+}
+
+impl Waiter for Place {
+    fn settle(&self, result: Result<()>) {
+        let mut queue = self.results.queue.lock();
+        queue.push_back((self.index, result));
+        drop(queue);
+        self.results.added.notify_all();
+    }
+}
+
+impl Gathering {
+    fn begin(events: &[(&Event, u64)]) -> Result<Self> {
+        let results = Arc::<Results>::default();
+        let begin = |(index, (event, value)): (usize, &(&Event, u64))| {
+            let results = Arc::clone(&results);
+            Await::begin(&event.core, *value, Arc::new(Place { index, results }))
+        };
+        let awaited = events
+            .iter()
+            .enumerate()
+            .map(begin)
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            results,
+            _awaited: awaited,
+        })
+    }
+
+    /// Waits for the next result.
+    fn next(&self, deadline: Option<Instant>) -> (usize, Result<()>) {
+        let is_empty = |queue: &mut VecDeque<_>| queue.is_empty();
+        let queue = self.results.queue.lock();
+        let mut queue = match deadline {
+            None => self.results.added.wait_while(queue, is_empty),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                self.results
+                    .added
+                    .wait_timeout_while(queue, left, is_empty)
+                    .0
+            }
+        };
+        queue.pop_front().unwrap_or_else(|| (0, Err(timed_out())))
+    }
+}

@@ -1,0 +1,140 @@
+//! The thread that sleeps on all awaited signals.
+
+use super::{Entry, EventCore, Message, receive};
+use crate::event_protocol::{AwaitSet, Settled, Sleeps};
+use crate::ipc::tuning::AWAIT_IDLE;
+use crate::os::futex::SleepSet;
+use crate::os::sleepers::{SERVER_WORD, alarms};
+use crate::platform::{AtomicU64, Instant, Ordering};
+use crate::threads::background::contain;
+use crate::threads::driver_jobs;
+use std::cell::Cell;
+use std::sync::Arc;
+
+thread_local! {
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether the calling thread is this one.
+pub(super) fn is_own() -> bool {
+    IS_OWN.get()
+}
+
+type Set = AwaitSet<Arc<EventCore>, Entry>;
+
+/// The sleeps of the thread on words of events.
+struct WordSleeps(SleepSet);
+
+impl Sleeps for WordSleeps {
+    fn begin(&mut self, token: u64, word: &AtomicU64, expected: u32) {
+        self.0.begin(token, std_word(word), expected);
+    }
+
+    fn end(&mut self, token: u64) {
+        self.0.end(token);
+    }
+}
+
+#[cfg(feature = "fault-steps")]
+fn std_word(word: &AtomicU64) -> &std::sync::atomic::AtomicU64 {
+    word.word()
+}
+
+#[cfg(not(feature = "fault-steps"))]
+fn std_word(word: &AtomicU64) -> &AtomicU64 {
+    word
+}
+
+/// Serves waiters until there have been none for a while.
+pub(super) fn run() {
+    IS_OWN.set(true);
+    let mut sleeps = WordSleeps(SleepSet::new(&SERVER_WORD));
+    let mut set = Set::new();
+    let mut woken = Vec::new();
+    let mut idle_since = None;
+    let mut seen_alarms = alarms();
+    loop {
+        // Before the messages are read, so that whatever comes later ends the sleep.
+        let before = (SERVER_WORD.load(Ordering::SeqCst) >> 32) as u32;
+        let now = Instant::now();
+        let is_idle_time_over = idle_since.is_some_and(|since| now - since >= AWAIT_IDLE);
+        let Some(messages) = receive(is_idle_time_over) else {
+            return;
+        };
+        let has_messages = !messages.is_empty();
+        {
+            // The last reference to an event may be dropped here: that is handed on.
+            let _announced = driver_jobs::announce();
+            for message in messages {
+                attend(message, &mut set, &mut sleeps);
+            }
+            for token in woken.drain(..) {
+                set.woken(token, &mut sleeps);
+            }
+            let alarmed = alarms();
+            if std::mem::replace(&mut seen_alarms, alarmed) != alarmed {
+                // Something has happened that no word tells.
+                set.look_at_all(&mut sleeps);
+            }
+            set.look(now, &mut sleeps);
+            let settled = set.take_settled();
+            let has_settled = !settled.is_empty();
+            settled.into_iter().for_each(tell);
+            if has_messages || has_settled {
+                idle_since = None;
+                // Waiters that were told or let go of may have left messages, for which nobody wakes this
+                // thread.
+                continue;
+            }
+        }
+        let limit = match set.is_empty() {
+            true => {
+                idle_since.get_or_insert(now);
+                AWAIT_IDLE
+            }
+            false => set.time_until_look(now),
+        };
+        sleeps.0.sleep(before, limit, &mut woken);
+    }
+}
+
+fn attend(message: Message, set: &mut Set, sleeps: &mut WordSleeps) {
+    match message {
+        Message::Add { key, core, entry } => set.add(key, core, entry, sleeps),
+        Message::Remove(key) => {
+            if let Some((core, entry)) = set.remove(key, sleeps) {
+                drop_contained(entry);
+                let_go(core);
+            }
+        }
+    }
+}
+
+/// Tells a waiter the result of its signal.
+fn tell(settled: Settled<Arc<EventCore>, Entry>) {
+    let Settled {
+        subject: core,
+        number,
+        waiter: Entry { waiter, is_over },
+        result,
+    } = settled;
+    if !is_over.swap(true, Ordering::SeqCst) {
+        let result = result.map_err(|error| core.error_of(number, error));
+        // A panic of the program's code costs this waiter, and not the thread that serves all.
+        contain(move || waiter.settle(result));
+    } else {
+        drop_contained(waiter);
+    }
+    let_go(core);
+}
+
+/// Drops a waiter or its entry. Waiters hold values of the program, whose drops may panic, too.
+fn drop_contained<T>(value: T) {
+    contain(move || drop(value));
+}
+
+fn let_go(core: Arc<EventCore>) {
+    if let Some(last) = Arc::into_inner(core) {
+        driver_jobs::drop_later(last);
+    }
+}

@@ -1,0 +1,93 @@
+//! The ends of queues' commands, for objects that have something to do then.
+
+use super::{Queue, QueueState};
+use crate::abi::lock::Lock;
+use crosshandle::{Command, Context, Event, EventOptions};
+use std::sync::{Arc, Weak};
+
+/// The number of the only signal of each event here.
+pub(crate) const ENDED: u64 = 1;
+
+/// Tells when a queue's commands are done, also those of a queue that was dropped.
+pub(crate) struct QueueEnd {
+    queue: Weak<QueueState>,
+    /// Signalled behind the commands of a queue that was dropped while it was busy.
+    of_dropped: Lock<Option<Event>>,
+}
+
+impl QueueEnd {
+    pub(super) fn new(queue: Weak<QueueState>) -> Arc<Self> {
+        Arc::new(Self {
+            queue,
+            of_dropped: Lock::default(),
+        })
+    }
+
+    /// Returns an event that is signalled when all commands that were submitted are done; `None` for a
+    /// queue that was idle when it was dropped.
+    ///
+    /// # Errors
+    /// Limits of the system; a queue that takes no command, such as one that the program records in a
+    /// graph just now.
+    pub(crate) fn event(&self, context: &Context) -> crosshandle::Result<Option<Event>> {
+        let Some(queue) = self.queue.upgrade() else {
+            return Ok(self.of_dropped.lock().clone());
+        };
+        let event = new_event(context)?;
+        let marker = Command::marker().after_earlier();
+        queue.inner.submit(marker.signal(&event))?;
+        Ok(Some(event))
+    }
+
+    /// Returns whether the queue was dropped, and its commands are done.
+    fn is_over(&self) -> bool {
+        let is_signalled = |event: &Event| !matches!(event.try_wait(), Ok(false));
+        self.queue.strong_count() == 0 && self.of_dropped.lock().as_ref().is_none_or(is_signalled)
+    }
+}
+
+fn new_event(context: &Context) -> crosshandle::Result<Event> {
+    context.create_event_with(EventOptions::new().shareable(false))
+}
+
+impl Queue {
+    /// Submits the last command of a queue that is dropped while it is busy, and lets it tell when it is
+    /// done those that want to know.
+    pub(super) fn submit_last(&self, last: Command) -> crosshandle::Result<()> {
+        let end = &self.state.end;
+        let last = last.after_earlier();
+        let is_watched = Arc::strong_count(end) > 1;
+        let context = self.context.on(self.device()).ok();
+        // Without the event, the command does what it is for all the same.
+        let event = context
+            .filter(|_| is_watched)
+            .and_then(|context| new_event(context).ok());
+        let Some(event) = event else {
+            return self.inner().submit(last);
+        };
+        self.inner().submit(last.signal(&event))?;
+        *end.of_dropped.lock() = Some(event);
+        Ok(())
+    }
+}
+
+/// The queues whose commands use an object.
+#[derive(Default)]
+pub(crate) struct Users(Lock<Vec<Arc<QueueEnd>>>);
+
+impl Users {
+    /// Notes a queue, before a command that uses the object is submitted to it.
+    pub(crate) fn note(&self, queue: &Queue) {
+        let end = &queue.state.end;
+        let mut ends = self.0.lock();
+        if !ends.iter().any(|known| Arc::ptr_eq(known, end)) {
+            ends.retain(|known| !known.is_over());
+            ends.push(Arc::clone(end));
+        }
+    }
+
+    /// Returns the queues.
+    pub(crate) fn ends(&self) -> Vec<Arc<QueueEnd>> {
+        self.0.lock().clone()
+    }
+}
