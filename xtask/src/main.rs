@@ -9,6 +9,7 @@
 //! | `soak` | kills and stops processes at random moments, beside attackers, for some minutes |
 //! | `planted` | puts mended bugs back, one at a time, and prints what finds each |
 //! | `bindings` | generates the declarations of C interfaces from the stock headers |
+//! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
 mod bench;
@@ -25,6 +26,7 @@ mod step;
 mod supply_chain;
 mod test;
 mod tools;
+mod wheel;
 mod workspace;
 
 use std::ffi::OsString;
@@ -104,6 +106,12 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Build the Python wheel in `target/wheels`: the module, the command and the adapters.
+    Wheel {
+        /// Build it without optimisation instead, and run its tests.
+        #[arg(long)]
+        test: bool,
+    },
     /// Pack the programs that test GPUs into `target/gpu`, for a machine without Rust.
     GpuPack,
 }
@@ -128,6 +136,8 @@ fn main() -> ExitCode {
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Planted { filter } => soak::planted(&workspace, &filter),
         Task::Bindings { check } => bindings::run(&workspace, check),
+        Task::Wheel { test: false } => wheel::build(&workspace),
+        Task::Wheel { test: true } => wheel::test(&workspace),
         Task::GpuPack => gpu::pack(&workspace),
     });
     match outcome {

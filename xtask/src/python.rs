@@ -1,8 +1,9 @@
-//! The Python environment with the stock Unified Runtime: headers, loader, SYCL runtime, dpctl,
-//! and the libclang that bindgen needs, all at the versions of `requirements.txt`.
+//! The Python environments: one with the stock Unified Runtime (headers, loader, SYCL runtime, dpctl, and
+//! the libclang that bindgen needs) at the versions of `requirements.txt`, and one that builds and tests the
+//! wheel, at those of `requirements-wheel.txt`.
 //!
-//! It is created once, in the target directory, and found again by its name: a hash of the
-//! requirements and of the interpreter. Its packages take about a gigabyte.
+//! Each is created once, in the target directory, and found again by its name: a hash of the
+//! requirements and of the interpreter. The packages take about a gigabyte and half of one.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -57,9 +58,14 @@ const FOREIGN: [&str; 6] = [
     "PYTHONPATH",
 ];
 
+/// The packages that build the wheel and test it.
+const WHEEL_REQUIREMENTS: &str = include_str!("../requirements-wheel.txt");
+
 /// A complete environment.
 pub(crate) struct Environment {
     directory: PathBuf,
+    /// The packages that it has.
+    requirements: &'static str,
 }
 
 impl Environment {
@@ -71,12 +77,24 @@ impl Environment {
         if !cfg!(target_arch = "x86_64") {
             return Err("the stock Unified Runtime is published for x86_64 alone".into());
         }
+        Self::with(workspace, REQUIREMENTS)
+    }
+
+    /// Returns the environment that builds the wheel and tests it, as [`ensure`](Self::ensure) does.
+    pub(crate) fn for_wheel(workspace: &Workspace) -> Result<Self> {
+        Self::with(workspace, WHEEL_REQUIREMENTS)
+    }
+
+    fn with(workspace: &Workspace, requirements: &'static str) -> Result<Self> {
         let interpreter = Interpreter::find()?;
         let mut hasher = DefaultHasher::new();
-        (REQUIREMENTS, &interpreter.identity).hash(&mut hasher);
+        (requirements, &interpreter.identity).hash(&mut hasher);
         let name = format!("python-{:016x}", hasher.finish());
         let directory = workspace.target.join(&name);
-        let environment = Self { directory };
+        let environment = Self {
+            directory,
+            requirements,
+        };
         if environment.complete() {
             return Ok(environment);
         }
@@ -98,7 +116,7 @@ impl Environment {
             fs::remove_dir_all(&environment.directory).map_err(|error| cannot("remove", error))?;
         }
         environment.create(workspace, &interpreter)?;
-        fs::write(environment.stamp(), REQUIREMENTS).map_err(|error| cannot("finish", error))?;
+        fs::write(environment.stamp(), requirements).map_err(|error| cannot("finish", error))?;
         Ok(environment)
     }
 
@@ -151,7 +169,9 @@ impl Environment {
         Step::new(workspace, "python environment", venv)
             .limit(Duration::from_secs(5 * 60))
             .run()?;
-        let requirements = workspace.root.join("xtask").join("requirements.txt");
+        let requirements = self.directory.join("requirements.txt");
+        fs::write(&requirements, self.requirements)
+            .map_err(|error| format!("cannot write {}: {error}", requirements.display()))?;
         let mut install = command(&self.python());
         install
             .args([
@@ -176,7 +196,7 @@ impl Environment {
     fn complete(&self) -> bool {
         // The interpreter is a link out of the environment, and may have gone.
         self.python().exists()
-            && fs::read_to_string(self.stamp()).is_ok_and(|text| text == REQUIREMENTS)
+            && fs::read_to_string(self.stamp()).is_ok_and(|text| text == self.requirements)
     }
 
     fn display(&self) -> std::path::Display<'_> {
@@ -227,7 +247,8 @@ fn version(identity: &str) -> Option<(u32, u32)> {
     Some((words.next()??, words.next()??))
 }
 
-fn command(program: &Path) -> Command {
+/// Returns a command that finds no packages of a person's own.
+pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     for name in FOREIGN {
         command.env_remove(name);
@@ -249,10 +270,12 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned() {
-        let joined = REQUIREMENTS.replace("\\\n", "");
-        let packages = joined.lines().filter(|line| !line.starts_with('#'));
-        let is_loose = |line: &&str| !line.contains("==") || !line.contains("--hash=sha256:");
-        let loose: Vec<_> = packages.filter(is_loose).collect();
-        assert!(loose.is_empty(), "without a version or a hash: {loose:?}");
+        for requirements in [REQUIREMENTS, WHEEL_REQUIREMENTS] {
+            let joined = requirements.replace("\\\n", "");
+            let packages = joined.lines().filter(|line| !line.starts_with('#'));
+            let is_loose = |line: &&str| !line.contains("==") || !line.contains("--hash=sha256:");
+            let loose: Vec<_> = packages.filter(is_loose).collect();
+            assert!(loose.is_empty(), "without a version or a hash: {loose:?}");
+        }
     }
 }

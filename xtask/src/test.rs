@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools};
+use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools, wheel};
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
@@ -86,6 +86,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     workspace.prepare(&mut build);
     build.args(["nextest", "run", "--locked", "--workspace", "--no-run"]);
     Step::new(workspace, "build the tests", build).run()?;
+
+    wheel::test(workspace)?;
 
     say(&format!("checks passed in {}", seconds(started.elapsed())));
     match skipped.as_slice() {

@@ -146,7 +146,7 @@ impl<S: Subject, W> Word<S, W> {
 
     /// Takes out what is finished or never comes, and adds it to `settled`. With `is_check_due`, first
     /// fails what a dead process left on the word.
-    fn settle(&mut self, is_check_due: bool, settled: &mut Vec<Settled<S, W>>) {
+    fn take_over(&mut self, is_check_due: bool, settled: &mut Vec<Settled<S, W>>) {
         // Signals of one word finish in order.
         while self.settle_from((0, 0), is_check_due, settled) {}
         let Some(first) = self.first() else {
@@ -350,7 +350,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
             let Some(word) = self.words.get_mut(&address) else {
                 return;
             };
-            word.settle(is_check_due, &mut self.settled);
+            word.take_over(is_check_due, &mut self.settled);
             let Some(first) = first_of(&word.awaited) else {
                 self.end_last_sleep(address, sleeps);
                 return;

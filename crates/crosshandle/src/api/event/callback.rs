@@ -67,7 +67,7 @@ type Function = Box<dyn FnOnce(Result<()>) + Send>;
 struct Callback(Mutex<Option<Function>>);
 
 impl Waiter for Callback {
-    fn settle(&self, result: Result<()>) {
+    fn tell(&self, result: Result<()>) {
         if let Some(function) = self.0.lock().take() {
             call_in_turn(Box::new(move || function(waited(result))));
         }

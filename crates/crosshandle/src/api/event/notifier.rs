@@ -67,7 +67,7 @@ struct Signal {
 }
 
 impl Waiter for Signal {
-    fn settle(&self, result: Result<()>) {
+    fn tell(&self, result: Result<()>) {
         let token = self.token;
         self.ready.push(self.number, Notification { token, result });
     }

@@ -36,7 +36,7 @@ struct Arrival {
 }
 
 impl Waiter for Outlet {
-    fn settle(&self, result: Result<()>) {
+    fn tell(&self, result: Result<()>) {
         let mut arrival = self.0.lock();
         arrival.result = Some(result);
         let waker = arrival.waker.take();

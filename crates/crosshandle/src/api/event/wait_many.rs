@@ -96,13 +96,13 @@ struct Results {
 }
 
 /// One of the events.
-struct Place {
+struct Member {
     index: usize,
     results: Arc<Results>,
 }
 
-impl Waiter for Place {
-    fn settle(&self, result: Result<()>) {
+impl Waiter for Member {
+    fn tell(&self, result: Result<()>) {
         let mut queue = self.results.queue.lock();
         queue.push_back((self.index, result));
         drop(queue);
@@ -115,7 +115,7 @@ impl Gathering {
         let results = Arc::<Results>::default();
         let begin = |(index, (event, value)): (usize, &(&Event, u64))| {
             let results = Arc::clone(&results);
-            Await::begin(&event.core, *value, Arc::new(Place { index, results }))
+            Await::begin(&event.core, *value, Arc::new(Member { index, results }))
         };
         let awaited = events
             .iter()

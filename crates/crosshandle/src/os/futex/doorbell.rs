@@ -49,11 +49,11 @@ const fn entries(sleeps: usize) -> usize {
 }
 
 /// The doorbells of this process's memory, by the address of the first byte that each is for.
-static DOORBELLS: RwLock<BTreeMap<usize, Place>> = RwLock::new(BTreeMap::new());
+static DOORBELLS: RwLock<BTreeMap<usize, Stretch>> = RwLock::new(BTreeMap::new());
 
 /// The memory of a doorbell.
 #[derive(Clone, Copy)]
-struct Place {
+struct Stretch {
     /// Address after the last byte that the doorbell is for: of its own first word.
     end: usize,
     entries: usize,
@@ -73,7 +73,7 @@ impl Doorbell {
     /// words of 64 bits atomically.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, sleeps: usize) -> Self {
         let start = start.as_ptr().expose_provenance();
-        let place = Place {
+        let place = Stretch {
             end: start + len,
             entries: entries(sleeps),
         };
@@ -96,9 +96,9 @@ impl Drop for Doorbell {
 /// Memory with a doorbell, while it is certain to be mapped.
 pub(super) struct View<'a> {
     start: usize,
-    place: Place,
+    place: Stretch,
     /// Who drops a doorbell waits for it.
-    _doorbells: &'a RwLockReadGuard<'a, BTreeMap<usize, Place>>,
+    _doorbells: &'a RwLockReadGuard<'a, BTreeMap<usize, Stretch>>,
 }
 
 /// What a listener has to look at.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) trait Waiter: Send + Sync {
     /// Takes note of the result of the signal. Called once at most, by the thread that serves all
     /// waiters, without a lock: it must not block.
-    fn settle(&self, result: Result<()>);
+    fn tell(&self, result: Result<()>);
 }
 
 /// An awaited signal. Dropping this cancels it: a waiter that is not being told already is never told.

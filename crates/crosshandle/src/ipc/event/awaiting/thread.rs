@@ -121,7 +121,7 @@ fn tell(settled: Settled<Arc<EventCore>, Entry>) {
     if !is_over.swap(true, Ordering::SeqCst) {
         let result = result.map_err(|error| core.error_of(number, error));
         // A panic of the program's code costs this waiter, and not the thread that serves all.
-        contain(move || waiter.settle(result));
+        contain(move || waiter.tell(result));
     } else {
         drop_contained(waiter);
     }

@@ -1,0 +1,115 @@
+"""Awaiting events in asyncio and trio: one descriptor for each event loop."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ._crosshandle import Event, Notifier
+
+
+class _Tokens:
+    """What a loop awaits: a notifier, and what to do with each token's result."""
+
+    def __init__(self) -> None:
+        self.notifier = Notifier()
+        self.waiting: dict[int, Callable[[BaseException | None], None]] = {}
+        self.next = 0
+
+    def add(self, event: Event, value: int, tell: Callable[[BaseException | None], None]) -> int:
+        token, self.next = self.next, self.next + 1
+        self.waiting[token] = tell
+        try:
+            self.notifier.add(event, value, token)
+        except BaseException:
+            del self.waiting[token]
+            raise
+        return token
+
+    def remove(self, token: int) -> None:
+        if self.waiting.pop(token, None) is not None:
+            self.notifier.remove(token)
+
+    def tell_all(self) -> None:
+        while (came := self.notifier.next()) is not None:
+            token, error = came
+            tell = self.waiting.pop(token, None)
+            if tell is not None:
+                tell(error)
+
+
+def reached(event: Event, value: int) -> Awaitable[None]:
+    """Ends when signal `value` of the event has completed; raises what a wait would."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
+        return _reached_in_trio(trio, event, value)
+    return _reached_in_asyncio(event, value)
+
+
+_loops: weakref.WeakKeyDictionary[Any, _Tokens] = weakref.WeakKeyDictionary()
+
+
+async def _reached_in_asyncio(event: Event, value: int) -> None:
+    import asyncio
+
+    if event.done(value):
+        return
+    loop = asyncio.get_running_loop()
+    tokens = _loops.get(loop)
+    if tokens is None:
+        tokens = _loops[loop] = _Tokens()
+        loop.add_reader(tokens.notifier.fileno(), tokens.tell_all)
+    future: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    token = tokens.add(event, value, tell)
+    try:
+        await future
+    finally:
+        tokens.remove(token)
+
+
+_runs: dict[str, Any] = {}
+
+
+async def _reached_in_trio(trio: Any, event: Event, value: int) -> None:
+    if event.done(value):
+        await trio.lowlevel.checkpoint()
+        return
+    variable = _runs.setdefault("tokens", trio.lowlevel.RunVar("crosshandle"))
+    try:
+        tokens = variable.get()
+    except LookupError:
+        tokens = _Tokens()
+        variable.set(tokens)
+
+        async def serve() -> None:
+            while True:
+                await trio.lowlevel.wait_readable(tokens.notifier.fileno())
+                tokens.tell_all()
+
+        trio.lowlevel.spawn_system_task(serve)
+    arrived = trio.Event()
+    errors: list[BaseException] = []
+
+    def tell(error: BaseException | None) -> None:
+        if error is not None:
+            errors.append(error)
+        arrived.set()
+
+    token = tokens.add(event, value, tell)
+    try:
+        await arrived.wait()
+    finally:
+        tokens.remove(token)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,281 @@
+"""What is written in Rust."""
+
+from collections.abc import Awaitable, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any, SupportsBytes, final
+
+_Handle = SupportsBytes | str
+
+@final
+class Device:
+    """A device: the host's own memory, or a GPU."""
+
+    def __new__(cls, name: str = "host") -> Device: ...
+    @staticmethod
+    def all() -> list[Device]:
+        """All devices of this machine whose drivers are here."""
+    @property
+    def name(self) -> str:
+        """The name that finds the device again, such as `cuda:0`."""
+    @property
+    def description(self) -> str:
+        """What the driver calls it."""
+    @property
+    def backend(self) -> str:
+        """The driver that it belongs to: `host`, `cuda` or `level_zero`."""
+    @property
+    def index(self) -> int:
+        """Its number among those of its backend, in this process."""
+    @property
+    def uuid(self) -> str:
+        """Its identity, the same in every process on this machine."""
+    @property
+    def total_memory(self) -> int:
+        """Its memory, in bytes."""
+    @property
+    def free_memory(self) -> int | None:
+        """Its memory that is free now, in bytes; `None` if the driver doesn't say."""
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Context:
+    """What a process shares and opens on one device."""
+
+    def __new__(
+        cls,
+        device: Device | str | None = None,
+        *,
+        name: str | None = None,
+        pooling: bool = True,
+        socket_dir: str | PathLike[str] | None = None,
+        exchange_timeout: float | None = None,
+    ) -> Context: ...
+    @property
+    def device(self) -> Device:
+        """The device that the context is on."""
+    def allocate(
+        self, nbytes: int, *, name: str | None = None, align: int | None = None, populate: bool = False
+    ) -> Memory:
+        """Allocates `nbytes` bytes, all zero, that can be shared."""
+    def empty(self, shape: int | Sequence[int], dtype: Any = None) -> Array:
+        """Makes an array in new memory, of elements that are zero."""
+    def open_memory(self, handle: _Handle, *, writable: bool = True) -> Memory:
+        """Opens memory that a process has exported: the same bytes, without a copy."""
+    def event(self, *, name: str | None = None, low_power: bool = False, isolated: bool = False) -> Event:
+        """Makes an event."""
+    def open_event(self, handle: _Handle, *, low_power: bool = False) -> Event:
+        """Opens an event of another process."""
+    def open(self, handle: _Handle) -> Memory | Event:
+        """Opens what a handle is for, memory or an event."""
+    def queue(self, *, in_order: bool = True) -> Queue:
+        """Makes a queue, which runs commands in order, or as they become ready."""
+    def memory_handle_at(self, address: int) -> MemoryHandle:
+        """Returns the handle of the memory that an address points into, if it is this context's."""
+
+@final
+class Memory:
+    """Memory that processes share: allocated by a context, or opened from a handle."""
+
+    name: str | None
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+    @property
+    def address(self) -> int:
+        """The address in this process."""
+    @property
+    def read_only(self) -> bool:
+        """Whether it can be read only."""
+    @property
+    def in_use(self) -> bool:
+        """Whether another process has it open."""
+    def handle(self, *, read_only: bool = False) -> MemoryHandle:
+        """Returns the handle to send to other processes."""
+    def array(self, shape: int | Sequence[int] | None = None, dtype: Any = None, *, offset: int = 0) -> Array:
+        """Returns a view of it as an array, without a copy."""
+    def read(self, nbytes: int | None = None, *, offset: int = 0) -> bytes:
+        """Copies bytes out of host memory."""
+    def write(self, data: bytes, *, offset: int = 0) -> None:
+        """Copies bytes into host memory."""
+    def close(self) -> None:
+        """Closes it for this process, as far as no array keeps it open."""
+    def __enter__(self) -> Memory: ...
+    def __exit__(
+        self,
+        _class: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class Array:
+    """A view of memory as an array, without a copy. It keeps the memory open."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension, in elements."""
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The distance of neighbours in each dimension, in bytes."""
+    @property
+    def dtype(self) -> str:
+        """The name of the elements' type, such as `float32`."""
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+    @property
+    def read_only(self) -> bool:
+        """Whether it can be read only."""
+    @property
+    def address(self) -> int:
+        """The address of the first element in this process."""
+    def numpy(self) -> Any:
+        """Returns a NumPy array of the same bytes."""
+    def torch(self, *, copy: bool = False) -> Any:
+        """Returns a torch tensor of the same bytes; of read-only memory a copy, if `copy` says so."""
+    def jax(self) -> Any:
+        """Returns a JAX array of the same bytes, which nobody may write as long as it lives."""
+    def cupy(self) -> Any:
+        """Returns a CuPy array of the same bytes, for memory of a GPU."""
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+
+@final
+class Event:
+    """A counter of signals that processes share."""
+
+    name: str | None
+    def signal(self) -> int:
+        """Signals from this process, and returns the signal's number."""
+    def signal_value(self, value: int) -> None:
+        """Signals all numbers up to `value` at once."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits for the signal that was submitted last, at most `timeout` seconds."""
+    def wait_value(self, value: int, timeout: float | None = None) -> None:
+        """Waits for signal `value`, submitted or not, as `wait` does."""
+    def done(self, value: int | None = None) -> bool:
+        """Returns whether signal `value` (default: the latest) has completed."""
+    def reached(self, value: int) -> Awaitable[None]:
+        """Returns an awaitable that ends when signal `value` has completed: in asyncio and in trio."""
+    @property
+    def submitted(self) -> int:
+        """The number of the signal that was submitted last; 0 if there was none."""
+    @property
+    def completed(self) -> int:
+        """The greatest number such that this signal and all before it are finished."""
+    def handle(self) -> EventHandle:
+        """Returns the handle to send to other processes."""
+    @staticmethod
+    def wait_all(events: list[Event], timeout: float | None = None) -> None:
+        """Waits until the latest signals of all events have completed."""
+    @staticmethod
+    def wait_any(events: list[Event], timeout: float | None = None) -> int:
+        """Waits until the latest signal of one of the events has completed; returns its index."""
+
+@final
+class MemoryHandle:
+    """A handle to memory."""
+
+    def __new__(cls, value: _Handle) -> MemoryHandle: ...
+    @property
+    def exporter_pid(self) -> int:
+        """The id of the process that made it, in that process's own namespace: for messages only."""
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it is for."""
+    @property
+    def read_only(self) -> bool:
+        """Whether it grants reading only."""
+    def __bytes__(self) -> bytes: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class EventHandle:
+    """A handle to an event."""
+
+    def __new__(cls, value: _Handle) -> EventHandle: ...
+    @property
+    def exporter_pid(self) -> int:
+        """The id of the process that made it, in that process's own namespace: for messages only."""
+    def __bytes__(self) -> bytes: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Notifier:
+    """Awaits any number of signals for an event loop."""
+
+    def __new__(cls) -> Notifier: ...
+    def fileno(self) -> int:
+        """The descriptor to watch; nothing is to be read from it."""
+    def add(self, event: Event, value: int, token: int) -> None:
+        """Awaits signal `value` of an event; `next` returns `token` with its result."""
+    def remove(self, token: int) -> bool:
+        """Cancels what is awaited with a token. Returns whether anything was."""
+    def next(self) -> tuple[int, Exception | None] | None:
+        """Returns the next token with its exception, if any; `None` if nothing has come."""
+
+@final
+class Queue:
+    """A queue of commands of a device."""
+
+    def copy(
+        self,
+        source: Memory,
+        destination: Memory,
+        *,
+        nbytes: int | None = None,
+        source_offset: int = 0,
+        destination_offset: int = 0,
+        after: Sequence[Event] = (),
+        signal: Event | None = None,
+    ) -> None:
+        """Submits a copy, which waits for the events in `after` and signals `signal` when it is done."""
+    def fill(
+        self, destination: Memory, pattern: bytes, *, after: Sequence[Event] = (), signal: Event | None = None
+    ) -> None:
+        """Submits a fill of memory with a pattern, over and over."""
+    def signal(self, event: Event) -> None:
+        """Has the event signalled when all earlier commands are done."""
+    def wait(self, event: Event) -> None:
+        """Has all later commands wait for the event's latest signal."""
+    def finish(self, timeout: float | None = None) -> None:
+        """Waits until all commands are done, at most `timeout` seconds."""
+    @property
+    def idle(self) -> bool:
+        """Whether no command is under way."""
+
+def adopt(context: Context, value: Any) -> Array | None:
+    """Returns another library's array as one of shared memory, if it lies in an allocation of the context."""
+
+def copied(context: Context, value: Any) -> Array:
+    """Copies another library's array into new memory of a context."""
+
+def pack(structure: str, arrays: list[Array], read_only: bool) -> bytes:
+    """Packs arrays and the structure that they are arranged in."""
+
+def unpack(context: Context, data: bytes, *, writable: bool = True) -> tuple[str, list[Array]]:
+    """Unpacks a bundle, and opens its memory in a context."""

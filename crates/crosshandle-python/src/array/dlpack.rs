@@ -1,0 +1,245 @@
+//! DLPack: <https://dmlc.github.io/dlpack/latest/>.
+
+use super::{Array, Layout};
+use crate::memory::SharedMemory;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// The version that capsules are made in.
+const VERSION: [u32; 2] = [1, 0];
+/// Set in `flags` of memory that must not be written.
+const READ_ONLY: u64 = 1;
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const ONE_API: i32 = 14;
+
+/// `DLTensor`.
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    elements: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct Versioned {
+    version: [u32; 2],
+    owner: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Self)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Unversioned {
+    tensor: Tensor,
+    owner: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Self)>,
+}
+
+/// What a managed tensor keeps. Nothing of Python's: whoever frees it need not hold the
+/// interpreter's lock.
+struct Owner<T> {
+    tensor: T,
+    _memory: Arc<SharedMemory>,
+    _shape: Box<[i64]>,
+    _strides: Box<[i64]>,
+}
+
+/// Frees a managed tensor.
+///
+/// # Safety
+/// `tensor` is the one in an `Owner` that [`Managed::make`] leaked, and this is called once.
+unsafe extern "C" fn delete<T: Managed>(tensor: *mut T) {
+    if !tensor.is_null() {
+        // SAFETY: `make` leaked it.
+        drop(unsafe { Box::from_raw((*tensor).owner().cast::<Owner<T>>()) });
+    }
+}
+
+/// The two forms of a managed tensor.
+trait Managed: Sized {
+    /// The capsule's name, before and after it was taken over.
+    const NAMES: [&CStr; 2];
+
+    fn new(tensor: Tensor, read_only: bool) -> Self;
+    fn owner(&self) -> *mut c_void;
+    fn set_owner(&mut self, owner: *mut c_void);
+
+    /// Makes a managed tensor of an array, which `delete` frees.
+    fn make(array: &Array, device: (i32, i32)) -> *mut Self {
+        let Layout {
+            dtype,
+            shape,
+            strides,
+            ..
+        } = &array.layout;
+        let size = dtype.bytes() as i64;
+        let mut sizes = Box::from_iter(shape.iter().map(|size| *size as i64));
+        let mut steps = Box::from_iter(strides.iter().map(|stride| *stride as i64 / size));
+        let tensor = Tensor {
+            data: array.address() as *mut c_void,
+            device_type: device.0,
+            device_id: device.1,
+            ndim: shape.len() as i32,
+            code: dtype.kind as u8,
+            bits: dtype.bits,
+            elements: 1,
+            shape: sizes.as_mut_ptr(),
+            strides: steps.as_mut_ptr(),
+            byte_offset: 0,
+        };
+        let owner = Box::into_raw(Box::new(Owner {
+            tensor: Self::new(tensor, array.read_only),
+            _memory: Arc::clone(&array.memory),
+            _shape: sizes,
+            _strides: steps,
+        }));
+        // SAFETY: it was just made, and is this function's alone.
+        unsafe {
+            (*owner).tensor.set_owner(owner.cast());
+            &raw mut (*owner).tensor
+        }
+    }
+}
+
+impl Managed for Versioned {
+    const NAMES: [&CStr; 2] = [c"dltensor_versioned", c"used_dltensor_versioned"];
+
+    fn new(tensor: Tensor, read_only: bool) -> Self {
+        Self {
+            version: VERSION,
+            owner: ptr::null_mut(),
+            deleter: Some(delete::<Self>),
+            flags: if read_only { READ_ONLY } else { 0 },
+            tensor,
+        }
+    }
+
+    fn owner(&self) -> *mut c_void {
+        self.owner
+    }
+
+    fn set_owner(&mut self, owner: *mut c_void) {
+        self.owner = owner;
+    }
+}
+
+impl Managed for Unversioned {
+    const NAMES: [&CStr; 2] = [c"dltensor", c"used_dltensor"];
+
+    fn new(tensor: Tensor, _: bool) -> Self {
+        Self {
+            tensor,
+            owner: ptr::null_mut(),
+            deleter: Some(delete::<Self>),
+        }
+    }
+
+    fn owner(&self) -> *mut c_void {
+        self.owner
+    }
+
+    fn set_owner(&mut self, owner: *mut c_void) {
+        self.owner = owner;
+    }
+}
+
+/// Returns the device of memory, as DLPack numbers it.
+pub(super) fn device(memory: &SharedMemory) -> PyResult<(i32, i32)> {
+    let info = memory.context.device().info();
+    let index = info.index as i32;
+    match info.backend.to_string().as_str() {
+        "host" => Ok((CPU, 0)),
+        "cuda" => Ok((CUDA, index)),
+        "level_zero" => Ok((ONE_API, index)),
+        other => Err(PyBufferError::new_err(format!(
+            "DLPack has no number for {other} devices"
+        ))),
+    }
+}
+
+/// Returns a capsule of an array, in the newest form that the consumer takes.
+pub(super) fn capsule<'py>(
+    array: &Bound<'py, Array>,
+    max_version: Option<(u32, u32)>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let own = array.get();
+    let device = device(&own.memory)?;
+    let size = own.layout.dtype.bytes() as isize;
+    if own.layout.strides.iter().any(|stride| stride % size != 0) {
+        return Err(PyBufferError::new_err(
+            "the array's strides are no multiples of its elements, which DLPack cannot say",
+        ));
+    }
+    if max_version.is_some_and(|(major, _)| major >= VERSION[0]) {
+        return wrap(array.py(), Versioned::make(own, device));
+    }
+    if own.read_only {
+        return Err(PyBufferError::new_err(
+            "this memory is read-only, which the consumer's version of DLPack cannot say: copy it",
+        ));
+    }
+    wrap(array.py(), Unversioned::make(own, device))
+}
+
+/// Shows an array to a library that never writes, in the form that cannot say what is read-only.
+#[pyclass(frozen)]
+pub(super) struct NeverWritten(pub(super) Py<Array>);
+
+#[pymethods]
+impl NeverWritten {
+    #[pyo3(signature = (**_options))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        _options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let array = self.0.get();
+        wrap(py, Unversioned::make(array, device(&array.memory)?))
+    }
+
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        device(&self.0.get().memory)
+    }
+}
+
+fn wrap<T: Managed>(py: Python<'_>, tensor: *mut T) -> PyResult<Bound<'_, PyAny>> {
+    let name = T::NAMES[0].as_ptr();
+    // SAFETY: the name lives for ever, and the destructor is for capsules of `T`.
+    let capsule = unsafe { ffi::PyCapsule_New(tensor.cast(), name, Some(destroy::<T>)) };
+    if capsule.is_null() {
+        // SAFETY: nobody has it.
+        unsafe { delete(tensor) };
+    }
+    // SAFETY: it is a new reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
+}
+
+/// Frees the tensor of a capsule that nobody has taken over.
+///
+/// # Safety
+/// `capsule` is one that [`wrap`] made.
+unsafe extern "C" fn destroy<T: Managed>(capsule: *mut ffi::PyObject) {
+    let name = T::NAMES[0].as_ptr();
+    // SAFETY: it is a capsule. A consumer that takes the tensor over changes the name.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, name) == 1 {
+            delete(ffi::PyCapsule_GetPointer(capsule, name).cast::<T>());
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Contexts.
+
+use crate::array::{Array, Dtype, Layout};
+use crate::device::Device;
+use crate::error::Result;
+use crate::event::Event;
+use crate::handle::{EventHandle, MemoryHandle, any};
+use crate::interrupt::{self, detached};
+use crate::memory::Memory;
+use crate::queue::Queue;
+use crosshandle::handle::AnyHandle;
+use crosshandle::{AllocationOptions, ContextOptions, EventOptions, QueueOrder};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use std::path::PathBuf;
+
+/// What a process shares and opens on one device.
+///
+/// Memory and events belong to a context and keep it alive. Any thread may use it. `pooling=False` gives
+/// each allocation a segment of its own: who opens one then can reach no other. `socket_dir` is the
+/// directory by which processes find each other (default: the environment's, see the README); `exchange_timeout`
+/// is how long opening may wait for an exporter, in seconds.
+#[pyclass(frozen, module = "crosshandle")]
+pub(crate) struct Context(pub(crate) crosshandle::Context);
+
+#[pymethods]
+impl Context {
+    #[new]
+    #[pyo3(signature = (device = None, *, name = None, pooling = true, socket_dir = None, exchange_timeout = None))]
+    fn new(
+        py: Python<'_>,
+        device: Option<&Bound<'_, PyAny>>,
+        name: Option<String>,
+        pooling: bool,
+        socket_dir: Option<PathBuf>,
+        exchange_timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let device = device_of(device)?;
+        let mut options = ContextOptions::new().pooling(pooling);
+        if let Some(name) = name {
+            options = options.name(name);
+        }
+        if let Some(directory) = socket_dir {
+            options = options.socket_dir(directory);
+        }
+        if let Some(timeout) = interrupt::timeout(exchange_timeout)? {
+            options = options.exchange_timeout(timeout);
+        }
+        let create = || crosshandle::Context::with_options(&device, options);
+        Ok(Self(detached(py, create)?))
+    }
+
+    /// The device that the context is on.
+    #[getter]
+    fn device(&self) -> Device {
+        Device(self.0.device().clone())
+    }
+
+    /// Allocates `nbytes` bytes, all zero, that can be shared. `align` is a power of two. `populate` takes
+    /// all pages of host memory now, so that a lack of memory is an error here and no signal later.
+    #[pyo3(signature = (nbytes, *, name = None, align = None, populate = false))]
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        nbytes: usize,
+        name: Option<&str>,
+        align: Option<usize>,
+        populate: bool,
+    ) -> Result<Memory> {
+        let mut options = AllocationOptions::new(nbytes).populate(populate);
+        if let Some(align) = align {
+            options = options.align(align);
+        }
+        let memory = detached(py, || self.0.allocate_with(options))?;
+        if let Some(name) = name {
+            memory.set_name(name);
+        }
+        Ok(Memory::allocated(memory, self.0.clone()))
+    }
+
+    /// Opens memory that a process has exported: the same bytes, without a copy. `handle` is a
+    /// `MemoryHandle`, its bytes or its text. A read-only handle opens with `writable=False` alone.
+    #[pyo3(signature = (handle, *, writable = true))]
+    fn open_memory(
+        &self,
+        py: Python<'_>,
+        handle: &Bound<'_, PyAny>,
+        writable: bool,
+    ) -> PyResult<Memory> {
+        let handle = MemoryHandle::new(handle)?.0;
+        Ok(Memory::open(py, &self.0, handle, writable)?)
+    }
+
+    /// Makes an event. `low_power`: waits sleep at once and don't spin first. `isolated`: its counters share
+    /// memory with no other event.
+    #[pyo3(signature = (*, name = None, low_power = false, isolated = false))]
+    fn event(&self, name: Option<&str>, low_power: bool, isolated: bool) -> Result<Event> {
+        let options = EventOptions::new().low_power(low_power).isolated(isolated);
+        let event = self.0.create_event_with(options)?;
+        if let Some(name) = name {
+            event.set_name(name);
+        }
+        Ok(Event::new(event, None))
+    }
+
+    /// Opens an event of another process. `handle` is an `EventHandle`, its bytes or its text.
+    #[pyo3(signature = (handle, *, low_power = false))]
+    fn open_event(
+        &self,
+        py: Python<'_>,
+        handle: &Bound<'_, PyAny>,
+        low_power: bool,
+    ) -> PyResult<Event> {
+        let handle = EventHandle::new(handle)?.0;
+        let options = EventOptions::new().low_power(low_power);
+        let event = detached(py, || self.0.open_event_with(&handle, options))?;
+        Ok(Event::new(event, Some(handle)))
+    }
+
+    /// Opens what a handle is for, memory or an event.
+    fn open(&self, py: Python<'_>, handle: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        match any(handle)? {
+            AnyHandle::Memory(handle) => {
+                let memory = Memory::open(py, &self.0, handle, !handle.is_read_only())?;
+                Ok(Py::new(py, memory)?.into_any())
+            }
+            AnyHandle::Event(handle) => {
+                let event = detached(py, || self.0.open_event(&handle))?;
+                Ok(Py::new(py, Event::new(event, Some(handle)))?.into_any())
+            }
+            AnyHandle::PhysicalMemory(_) => Err(PyTypeError::new_err(
+                "handles of physical memory can't be opened from Python",
+            )),
+        }
+    }
+
+    /// Makes a queue, which runs commands in order, or as they become ready with `in_order=False`.
+    #[pyo3(signature = (*, in_order = true))]
+    fn queue(&self, py: Python<'_>, in_order: bool) -> Result<Queue> {
+        let order = match in_order {
+            true => QueueOrder::InOrder,
+            false => QueueOrder::OutOfOrder,
+        };
+        Ok(Queue(detached(py, || self.0.create_queue_with(order))?))
+    }
+
+    /// Makes an array in new memory, of elements that are zero. `shape` is a number or a tuple, `dtype` a NumPy dtype
+    /// or a name.
+    #[pyo3(signature = (shape, dtype = None))]
+    fn empty(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Array> {
+        let asked = Layout::of(Some(shape), dtype, 0, 0)?;
+        self.empty_of(py, asked.dtype, asked.shape)
+    }
+
+    /// Returns the handle of the memory that an address points into, if it is this context's.
+    fn memory_handle_at(&self, address: usize) -> Result<MemoryHandle> {
+        let pointer = std::ptr::without_provenance(address);
+        Ok(MemoryHandle(self.0.memory_handle(pointer)?))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<crosshandle.Context on {}>", self.0.device())
+    }
+}
+
+impl Context {
+    /// Makes an array in new memory.
+    pub(crate) fn empty_of(
+        &self,
+        py: Python<'_>,
+        dtype: Dtype,
+        shape: Vec<usize>,
+    ) -> PyResult<Array> {
+        let sizes = shape.iter().copied().chain([dtype.bytes()]);
+        let bytes = sizes.reduce(|product, size| product.saturating_mul(size));
+        let bytes = bytes.filter(|bytes| *bytes <= isize::MAX as usize);
+        let layout = Layout::contiguous(dtype, shape, 0);
+        let (Some(bytes), Some(layout)) = (bytes, layout) else {
+            return Err(PyValueError::new_err(
+                "the shape has more bytes than there are addresses",
+            ));
+        };
+        // An array without elements has an address all the same.
+        let memory = detached(py, || self.0.allocate(bytes.max(1)))?;
+        let memory = Memory::allocated(memory, self.0.clone());
+        Array::new(memory.shared()?, layout)
+    }
+}
+
+fn device_of(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::Device> {
+    let Some(device) = device else {
+        return find("host");
+    };
+    if let Ok(device) = device.cast::<Device>() {
+        return Ok(device.get().0.clone());
+    }
+    find(&device.extract::<String>()?)
+}
+
+fn find(name: &str) -> PyResult<crosshandle::Device> {
+    let found: Result<_> = crosshandle::Device::find(name).map_err(Into::into);
+    Ok(found?)
+}

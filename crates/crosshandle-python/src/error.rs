@@ -1,0 +1,85 @@
+//! Exceptions: the classes are Python's (`crosshandle/_errors.py`), the texts are the library's.
+
+use crosshandle::Error;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+/// The result of a call of the library, in Python.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+/// An error of the library on its way to Python.
+pub(crate) struct Failure(Error);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(Failure(error): Failure) -> Self {
+        Python::attach(|py| exception(py, &error))
+    }
+}
+
+/// Returns the exception for an error.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    build(py, error).unwrap_or_else(|failed| {
+        // The package is incomplete: the text still says what happened.
+        drop(failed);
+        PyRuntimeError::new_err(error.to_string())
+    })
+}
+
+fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let class = class_of(py, error)?;
+    let exception = class.call1((error.to_string(),))?;
+    match error {
+        Error::PeerDied(death) => {
+            exception.setattr("pid", death.pid)?;
+            exception.setattr("program", &death.program)?;
+            exception.setattr("event", &death.event)?;
+            exception.setattr("number", death.number)?;
+        }
+        Error::Os { code, .. } => exception.setattr("errno", code)?,
+        Error::Driver { code, name, .. } | Error::Program { code, name, .. } => {
+            exception.setattr("code", code)?;
+            exception.setattr("code_name", name)?;
+        }
+        _ => {}
+    }
+    Ok(PyErr::from_value(exception))
+}
+
+fn class_of<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyType>> {
+    static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let module = MODULE.get_or_try_init(py, || {
+        PyResult::Ok(py.import("crosshandle._errors")?.into_any().unbind())
+    })?;
+    let name = match error {
+        Error::Handle(_) | Error::Extent { .. } => "InvalidHandle",
+        Error::WrongHost => "WrongHost",
+        Error::WrongBackend { .. } | Error::WrongDevice { .. } => "WrongDevice",
+        Error::ExporterGone { .. } => "ExporterGone",
+        Error::Stale => "Stale",
+        Error::WrongKey => "WrongKey",
+        Error::ReadOnly => "ReadOnly",
+        Error::NotAdmitted { .. } => "NotAdmitted",
+        Error::TimedOut(_) => "TimedOut",
+        Error::PeerDied(_) => "PeerDied",
+        Error::CommandFailed(_) => "CommandFailed",
+        Error::NoSymbol(_) => "NoSymbol",
+        Error::InvalidArgument(_) => "InvalidArgument",
+        Error::Unsupported(_) => "Unsupported",
+        Error::NoDevice { .. } => "NoDevice",
+        Error::OutOfMemory { .. } => "OutOfMemory",
+        Error::LimitReached { .. } => "LimitReached",
+        Error::Protocol(_) => "ProtocolError",
+        Error::Os { .. } => "SystemCallFailed",
+        Error::Driver { .. } | Error::Program { .. } => "DriverError",
+        _ => "Error",
+    };
+    Ok(module.bind(py).getattr(name)?.cast_into()?)
+}

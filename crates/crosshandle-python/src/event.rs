@@ -1,0 +1,161 @@
+//! Events.
+
+use crate::error::Result;
+use crate::handle::EventHandle;
+use crate::interrupt;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+/// A counter of signals that processes share.
+///
+/// Each signal gets the next number when it is submitted. `wait()` is for the latest one; `wait_value(n)` is
+/// for signal n, which may not have been submitted yet. A process that dies with signals
+/// unfinished makes their waits raise `PeerDied`. Any thread may use it.
+#[pyclass(frozen, module = "crosshandle", weakref)]
+pub(crate) struct Event {
+    pub(crate) event: crosshandle::Event,
+    /// The handle by which it was opened, if it was.
+    handle: Option<crosshandle::EventHandle>,
+}
+
+impl Event {
+    pub(crate) fn new(event: crosshandle::Event, handle: Option<crosshandle::EventHandle>) -> Self {
+        Self { event, handle }
+    }
+}
+
+#[pymethods]
+impl Event {
+    /// Signals from this process, and returns the signal's number.
+    fn signal(&self) -> Result<u64> {
+        Ok(self.event.signal()?)
+    }
+
+    /// Signals all numbers up to `value` at once.
+    fn signal_value(&self, value: u64) -> Result<()> {
+        Ok(self.event.signal_value(value)?)
+    }
+
+    /// Waits for the signal that was submitted last, at most `timeout` seconds. Other threads run meanwhile;
+    /// Ctrl-C ends the wait. Raises `TimedOut`, `PeerDied` or `CommandFailed`.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let value = self.event.submitted();
+        self.wait_value(py, value, timeout)
+    }
+
+    /// Waits for signal `value`, submitted or not, as `wait` does.
+    #[pyo3(signature = (value, timeout = None))]
+    fn wait_value(&self, py: Python<'_>, value: u64, timeout: Option<f64>) -> PyResult<()> {
+        let limit = interrupt::timeout(timeout)?;
+        // What has completed needs no other thread to run.
+        let done: Result<bool> = self.event.try_wait_value(value).map_err(Into::into);
+        if done? {
+            return Ok(());
+        }
+        interrupt::wait(py, limit, |slice| {
+            self.event.wait_value_timeout(value, slice)
+        })
+    }
+
+    /// Returns whether signal `value` (default: the latest) has completed. Raises as `wait` does.
+    #[pyo3(signature = (value = None))]
+    fn done(&self, value: Option<u64>) -> Result<bool> {
+        Ok(match value {
+            Some(value) => self.event.try_wait_value(value)?,
+            None => self.event.try_wait()?,
+        })
+    }
+
+    /// Returns an awaitable that ends when signal `value`, submitted or not, has completed: in asyncio and
+    /// in trio. Cancelling it has no effect on the event.
+    fn reached<'py>(slf: &Bound<'py, Self>, value: u64) -> PyResult<Bound<'py, PyAny>> {
+        let module = slf.py().import("crosshandle._awaiting")?;
+        module.call_method1("reached", (slf, value))
+    }
+
+    /// The number of the signal that was submitted last; 0 if there was none.
+    #[getter]
+    fn submitted(&self) -> u64 {
+        self.event.submitted()
+    }
+
+    /// The greatest number such that this signal and all before it are finished.
+    #[getter]
+    fn completed(&self) -> u64 {
+        self.event.completed()
+    }
+
+    /// The name that `crosshandle ps` and errors show; `None` if it has none.
+    #[getter]
+    fn get_name(&self) -> Option<String> {
+        self.event.name()
+    }
+
+    #[setter]
+    fn set_name(&self, name: &str) {
+        self.event.set_name(name);
+    }
+
+    /// Returns the handle to send to other processes.
+    fn handle(&self) -> Result<EventHandle> {
+        Ok(EventHandle(match self.handle {
+            Some(handle) => handle,
+            None => self.event.handle()?,
+        }))
+    }
+
+    /// Waits until the latest signals of all events have completed, at most `timeout` seconds.
+    #[staticmethod]
+    #[pyo3(signature = (events, timeout = None))]
+    fn wait_all(py: Python<'_>, events: &Bound<'_, PyList>, timeout: Option<f64>) -> PyResult<()> {
+        let events = clones(events)?;
+        let values = Vec::from_iter(events.iter().map(|event| (event, event.submitted())));
+        let limit = interrupt::timeout(timeout)?;
+        interrupt::wait(py, limit, |slice| {
+            crosshandle::Event::wait_all_value(&values, Some(slice))
+        })
+    }
+
+    /// Waits until the latest signal of one of the events has completed, at most `timeout` seconds, and
+    /// returns that event's index.
+    #[staticmethod]
+    #[pyo3(signature = (events, timeout = None))]
+    fn wait_any(
+        py: Python<'_>,
+        events: &Bound<'_, PyList>,
+        timeout: Option<f64>,
+    ) -> PyResult<usize> {
+        let events = clones(events)?;
+        let values = Vec::from_iter(events.iter().map(|event| (event, event.submitted())));
+        let limit = interrupt::timeout(timeout)?;
+        interrupt::wait(py, limit, |slice| {
+            crosshandle::Event::wait_any_value(&values, Some(slice))
+        })
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        let bytes = self.handle()?.__bytes__(py);
+        Ok((py.import("crosshandle")?.getattr("open")?, (bytes,)))
+    }
+
+    fn __repr__(&self) -> String {
+        let name = self
+            .event
+            .name()
+            .map_or(String::new(), |name| format!(" {name:?}"));
+        let (submitted, completed) = (self.event.submitted(), self.event.completed());
+        format!("<crosshandle.Event{name}, {submitted} submitted, {completed} completed>")
+    }
+}
+
+fn clones(events: &Bound<'_, PyList>) -> PyResult<Vec<crosshandle::Event>> {
+    let events = events.iter().map(|event| {
+        let event = event.cast_into::<Event>()?;
+        PyResult::Ok(event.get().event.clone())
+    });
+    events.collect()
+}

@@ -1,0 +1,123 @@
+//! Handles: values that travel.
+
+use crate::error::{Failure, Result};
+use crosshandle::Error;
+use crosshandle::handle::AnyHandle;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+/// Defines the class of one kind of handle.
+macro_rules! handle_class {
+    ($(#[$doc:meta])* $Class:ident { $($method:item)* }) => {
+        $(#[$doc])*
+        ///
+        /// `bytes(handle)` are its 104 bytes and `str(handle)` is its text, to be sent in any way; both give
+        /// the handle back: `handle_class(bytes_or_text)`. Handles compare and hash by their bytes.
+        #[pyclass(frozen, eq, hash, module = "crosshandle")]
+        #[derive(PartialEq, Eq, Hash)]
+        pub(crate) struct $Class(pub(crate) crosshandle::$Class);
+
+        #[pymethods]
+        impl $Class {
+            #[new]
+            pub(crate) fn new(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+                if let Ok(own) = value.cast::<Self>() {
+                    return Ok(Self(own.get().0));
+                }
+                let handle = match text_or_bytes(value)? {
+                    Form::Text(text) => text.parse(),
+                    Form::Bytes(bytes) => crosshandle::$Class::from_bytes(&bytes),
+                };
+                Ok(Self(handle.map_err(|error| Failure::from(Error::from(error)))?))
+            }
+
+            /// The id of the process that made it, in that process's own namespace: for messages only.
+            #[getter]
+            fn exporter_pid(&self) -> u32 {
+                self.0.exporter_pid()
+            }
+
+            pub(crate) fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+                PyBytes::new(py, self.0.as_bytes())
+            }
+
+            fn __str__(&self) -> String {
+                self.0.to_string()
+            }
+
+            fn __repr__(&self) -> String {
+                format!(
+                    concat!("<crosshandle.", stringify!($Class), " of process {}>"),
+                    self.0.exporter_pid()
+                )
+            }
+
+            fn __reduce__<'py>(
+                slf: &Bound<'py, Self>,
+                py: Python<'py>,
+            ) -> (Bound<'py, PyAny>, (Bound<'py, PyBytes>,)) {
+                (slf.get_type().into_any(), (slf.get().__bytes__(py),))
+            }
+
+            $($method)*
+        }
+    };
+}
+
+handle_class! {
+    /// A handle to memory.
+    MemoryHandle {
+        /// The bytes that it is for.
+        #[getter]
+        fn nbytes(&self) -> u64 {
+            self.0.len()
+        }
+
+        /// Whether it grants reading only.
+        #[getter]
+        fn read_only(&self) -> bool {
+            self.0.is_read_only()
+        }
+    }
+}
+handle_class! {
+    /// A handle to an event.
+    EventHandle {}
+}
+
+/// What a handle can be given as.
+pub(crate) enum Form {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+pub(crate) fn text_or_bytes(value: &Bound<'_, PyAny>) -> PyResult<Form> {
+    if let Ok(text) = value.cast::<PyString>() {
+        return Ok(Form::Text(text.to_str()?.to_owned()));
+    }
+    if let Ok(bytes) = value.extract::<Vec<u8>>() {
+        return Ok(Form::Bytes(bytes));
+    }
+    let class = value.get_type();
+    Err(PyTypeError::new_err(format!(
+        "a handle is given as itself, as bytes or as text, not as {}",
+        class.name()?
+    )))
+}
+
+/// Reads a handle of either kind.
+pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
+    if let Ok(handle) = value.cast::<MemoryHandle>() {
+        return Ok(AnyHandle::Memory(handle.get().0));
+    }
+    if let Ok(handle) = value.cast::<EventHandle>() {
+        return Ok(AnyHandle::Event(handle.get().0));
+    }
+    let parsed: std::result::Result<AnyHandle, _> = match text_or_bytes(value)? {
+        Form::Text(text) => text.parse(),
+        Form::Bytes(bytes) => AnyHandle::from_bytes(&bytes),
+    };
+    let handle: Result<_> = parsed.map_err(|error| Failure::from(Error::from(error)));
+    Ok(handle?)
+}

@@ -1,0 +1,53 @@
+//! The Python module `crosshandle._crosshandle`.
+//!
+//! A class here is an object of the library with Python's manners: it can be closed and used in a
+//! `with` statement, its waits let other threads run and end at Ctrl-C, and its errors are Python's.
+//! What is nicer in Python is in `python/crosshandle`, which is what programs import.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `device.rs`, `context.rs`, `memory.rs`, `event.rs`, `queue.rs` | a class for each object of the library |
+//! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
+//! | `array/` | typed views of memory, and the protocols by which array libraries take them |
+//! | `bundle.rs` | the bytes that carry arrays to other processes |
+//! | `notifier.rs` | awaited signals, for event loops |
+//! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
+
+mod array;
+mod bundle;
+mod context;
+mod device;
+mod error;
+mod event;
+mod handle;
+mod interrupt;
+mod memory;
+mod notifier;
+mod queue;
+
+use pyo3::prelude::*;
+
+/// The part of `crosshandle` that is written in Rust.
+#[pymodule]
+mod _crosshandle {
+    #[pymodule_export]
+    use crate::array::Array;
+    #[pymodule_export]
+    use crate::array::foreign::{adopt, copied};
+    #[pymodule_export]
+    use crate::bundle::{pack, unpack};
+    #[pymodule_export]
+    use crate::context::Context;
+    #[pymodule_export]
+    use crate::device::Device;
+    #[pymodule_export]
+    use crate::event::Event;
+    #[pymodule_export]
+    use crate::handle::{EventHandle, MemoryHandle};
+    #[pymodule_export]
+    use crate::memory::Memory;
+    #[pymodule_export]
+    use crate::notifier::Notifier;
+    #[pymodule_export]
+    use crate::queue::Queue;
+}

@@ -1,0 +1,111 @@
+//! Queues.
+
+use crate::error::Result;
+use crate::event::Event;
+use crate::interrupt;
+use crate::memory::Memory;
+use crosshandle::Command;
+use pyo3::prelude::*;
+
+/// A queue of commands of a device.
+#[pyclass(frozen, module = "crosshandle")]
+pub(crate) struct Queue(pub(crate) crosshandle::Queue);
+
+#[pymethods]
+impl Queue {
+    /// Submits a copy of `nbytes` bytes (default: all of the source). It waits for the events in `after` and
+    /// signals `signal` when it is done. Submitting does not wait.
+    #[pyo3(signature = (source, destination, *, nbytes = None, source_offset = 0, destination_offset = 0, after = Vec::new(), signal = None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "most have defaults and are given by name"
+    )]
+    fn copy(
+        &self,
+        source: &Memory,
+        destination: &Memory,
+        nbytes: Option<usize>,
+        source_offset: usize,
+        destination_offset: usize,
+        after: Vec<PyRef<'_, Event>>,
+        signal: Option<&Event>,
+    ) -> PyResult<()> {
+        let (source, destination) = (source.shared()?, destination.shared()?);
+        let all = source.memory.len().saturating_sub(source_offset);
+        let nbytes = nbytes.unwrap_or(all);
+        let submit = || {
+            let source = source
+                .memory
+                .range(source_offset..source_offset.saturating_add(nbytes))?;
+            let end = destination_offset.saturating_add(nbytes);
+            let destination = destination.memory.range(destination_offset..end)?;
+            self.submit(Command::copy(source, destination)?, &after, signal)
+        };
+        let submitted: Result<()> = submit().map_err(Into::into);
+        Ok(submitted?)
+    }
+
+    /// Submits a fill of memory with a pattern, over and over.
+    #[pyo3(signature = (destination, pattern, *, after = Vec::new(), signal = None))]
+    fn fill(
+        &self,
+        destination: &Memory,
+        pattern: Vec<u8>,
+        after: Vec<PyRef<'_, Event>>,
+        signal: Option<&Event>,
+    ) -> PyResult<()> {
+        let destination = destination.shared()?;
+        let submit = || {
+            let command = Command::fill(destination.memory.all(), &pattern)?;
+            self.submit(command, &after, signal)
+        };
+        let submitted: Result<()> = submit().map_err(Into::into);
+        Ok(submitted?)
+    }
+
+    /// Has the event signalled when all earlier commands are done.
+    fn signal(&self, event: &Event) -> Result<()> {
+        Ok(self.0.signal(&event.event)?)
+    }
+
+    /// Has all later commands wait for the event's latest signal.
+    fn wait(&self, event: &Event) -> Result<()> {
+        Ok(self.0.wait(&event.event)?)
+    }
+
+    /// Waits until all commands are done, at most `timeout` seconds.
+    #[pyo3(signature = (timeout = None))]
+    fn finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let limit = interrupt::timeout(timeout)?;
+        interrupt::wait(py, limit, |slice| self.0.finish_timeout(slice))
+    }
+
+    /// Whether no command is under way.
+    #[getter]
+    fn idle(&self) -> bool {
+        self.0.is_idle()
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.0.is_idle() { "idle" } else { "busy" };
+        format!("<crosshandle.Queue, {state}>")
+    }
+}
+
+impl Queue {
+    fn submit(
+        &self,
+        command: Command,
+        after: &[PyRef<'_, Event>],
+        signal: Option<&Event>,
+    ) -> crosshandle::Result<()> {
+        let command = after
+            .iter()
+            .fold(command, |command, event| command.after(&event.event));
+        let command = match signal {
+            Some(event) => command.signal(&event.event),
+            None => command,
+        };
+        self.0.submit(command)
+    }
+}

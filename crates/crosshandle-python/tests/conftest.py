@@ -1,0 +1,67 @@
+"""Every test has sockets of its own, and processes that never outlive it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE = 30.0
+"""Far more seconds than any step needs."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # Once: the default context finds its directory when it is made.
+    directory: Path = tmp_path_factory.mktemp("sockets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CROSSHANDLE_SOCKET_DIR", str(directory))
+        yield
+
+
+class Peer:
+    """A process that runs a function, and a pipe to it."""
+
+    def __init__(self, function: Callable[..., None], *arguments: Any):
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self.process: SpawnProcess = context.Process(target=function, args=(theirs, *arguments))
+        self.process.start()
+        theirs.close()
+
+    def send(self, value: Any) -> None:
+        self._pipe.send(value)
+
+    def receive(self) -> Any:
+        assert self._pipe.poll(DEADLINE), "the other process says nothing"
+        return self._pipe.recv()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(DEADLINE)
+
+    def end(self) -> None:
+        self.process.join(DEADLINE)
+        assert self.process.exitcode == 0
+
+    def stop(self) -> None:
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join(DEADLINE)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Peer]]:
+    peers: list[Peer] = []
+
+    def started(function: Callable[..., None], *arguments: Any) -> Peer:
+        peers.append(Peer(function, *arguments))
+        return peers[-1]
+
+    yield started
+    for peer in peers:
+        peer.stop()
