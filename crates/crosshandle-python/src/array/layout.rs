@@ -81,7 +81,11 @@ impl Layout {
         }
         let (mut first, mut last) = (self.offset as i128, self.offset as i128);
         let mut elements = 1_i128;
-        if self.shape.iter().any(|size| isize::try_from(*size).is_err()) {
+        if self
+            .shape
+            .iter()
+            .any(|size| isize::try_from(*size).is_err())
+        {
             return refused("a dimension has more elements than there are addresses".into());
         }
         for (size, stride) in self.shape.iter().zip(&self.strides) {

@@ -33,6 +33,8 @@ pub(super) enum Fault {
     SleepsAfterLettingGo,
     /// It doesn't look whether somebody has cancelled.
     TellsTheCancelled,
+    /// It doesn't ask which sleeps have ended as long as there are messages.
+    HasNoTimeForTheOthers,
     /// It looks at no word when it is told that something has happened.
     IgnoresAlarms,
 }
@@ -346,6 +348,9 @@ fn serve(mailbox: &Mailbox, mut sleeps: WordSleeps, fault: Fault) {
             _ => false,
         };
         if (has_messages || has_settled) && !sleeps_too_early {
+            if fault != Fault::HasNoTimeForTheOthers {
+                sleeps.poll(&mut woken);
+            }
             continue;
         }
         if is_ending && set.is_empty() {

@@ -124,24 +124,37 @@ impl WordSleeps {
             platform::sleep_any(&Vec::from_iter(bells.chain([own])), limit);
             self.collect();
         }
+        self.report(woken);
+    }
+
+    fn report(&mut self, woken: &mut Vec<u64>) {
         for token in mem::take(&mut self.ended) {
             self.end(token);
             woken.push(token);
         }
     }
 
+    /// Adds the tokens of the sleeps that have ended, without sleeping.
+    pub(super) fn poll(&mut self, woken: &mut Vec<u64>) {
+        if self.kind == Kind::AllAtOnce {
+            return self.report_changed(woken);
+        }
+        self.collect();
+        self.report(woken);
+    }
+
     fn sleep_on_all(&mut self, own: (&AtomicU64, u32), limit: Duration, woken: &mut Vec<u64>) {
-        let memory = &self.memory;
-        let word = |address| {
-            let word = memory.iter().find_map(|memory| memory.word(address));
-            word.expect("a word of the memory")
-        };
         let words = self.begun.values();
-        let words = words.map(|(address, expected)| (word(*address), *expected));
+        let words = words.map(|(address, expected)| (word(&self.memory, *address), *expected));
         platform::sleep_any(&Vec::from_iter(words.chain([own])), limit);
+        self.report_changed(woken);
+    }
+
+    fn report_changed(&mut self, woken: &mut Vec<u64>) {
+        let memory = &self.memory;
         self.begun.retain(|token, (address, expected)| {
             // Sleeps end for no reason, too.
-            let has_ended = upper(word(*address)) != *expected || one_in(16);
+            let has_ended = upper(word(memory, *address)) != *expected || one_in(16);
             if has_ended {
                 woken.push(*token);
             }
@@ -206,6 +219,11 @@ impl Sleeps for WordSleeps {
             self.forget_idle();
         }
     }
+}
+
+fn word(memory: &[Memory], address: usize) -> &AtomicU64 {
+    let word = memory.iter().find_map(|memory| memory.word(address));
+    word.expect("a word of the memory")
 }
 
 fn upper(word: &AtomicU64) -> u32 {

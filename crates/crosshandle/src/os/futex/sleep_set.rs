@@ -110,6 +110,16 @@ impl SleepSet {
             self.sleep_on_doorbells(expected, limit);
             self.collect();
         }
+        self.report(woken);
+    }
+
+    /// Adds the tokens of the sleeps that have ended, without sleeping.
+    pub(crate) fn poll(&mut self, woken: &mut Vec<u64>) {
+        self.collect();
+        self.report(woken);
+    }
+
+    fn report(&mut self, woken: &mut Vec<u64>) {
         // A word may have been woken twice.
         self.woken.sort_unstable();
         self.woken.dedup();
@@ -319,7 +329,9 @@ mod tests {
         // Woken without a change, and twice: it is reported once.
         wake_all(&memory.words[1]);
         wake_all(&memory.words[1]);
-        set.sleep(0, DEADLINE, &mut woken);
+        set.poll(&mut woken);
+        assert_eq!(woken, [1, 2]);
+        set.poll(&mut woken);
         assert_eq!(woken, [1, 2]);
     }
 

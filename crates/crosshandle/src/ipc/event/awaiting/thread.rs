@@ -83,7 +83,8 @@ pub(super) fn run() {
             if has_messages || has_settled {
                 idle_since = None;
                 // Waiters that were told or let go of may have left messages, for which nobody wakes this
-                // thread.
+                // thread. However many come, what is awaited already has its turn, too.
+                sleeps.0.poll(&mut woken);
                 continue;
             }
         }
