@@ -6,7 +6,7 @@
 //! `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it
 //! more time.
 //!
-//! `conformance figures [ATTACKER]` prints how long honest opens take beside each attacker, and what the
+//! `conformance figures [ATTACKER]` prints how long honest opens and bare exchanges take beside each attacker, and what the
 //! exporter's memory grows by.
 //!
 //! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at

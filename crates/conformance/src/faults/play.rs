@@ -619,6 +619,11 @@ impl Player<'_> {
                 self.violation(format!("{name} {}: no answer after SIGCONT", begun.command));
             }
         }
+        // The line that does so may have been skipped. A driver's command that waits for what nobody signals
+        // stays for ever, and keeps what it uses.
+        if self.script.made_by(name, "gate") {
+            self.number(victim, "signal gate")?;
+        }
         self.stage.run_until_quiet(QUIET)?;
         Ok(())
     }

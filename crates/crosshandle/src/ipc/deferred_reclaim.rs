@@ -143,6 +143,55 @@ mod tests {
         assert!(!is_open(), "it hung up");
     }
 
+    /// A subscriber that keeps the fields of events, as text.
+    #[derive(Clone, Default)]
+    struct Listener(Arc<Mutex<Vec<String>>>);
+
+    impl tracing::Subscriber for Listener {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.name() == "reclaim"
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+            tracing::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            // A listener may use the library: this would never return if the teller held the lock.
+            drop(DEFERRED.lock());
+            let text = format!("{event:?}");
+            self.0.lock().push(text);
+        }
+        fn enter(&self, _: &tracing::Id) {}
+        fn exit(&self, _: &tracing::Id) {}
+    }
+
+    #[test]
+    fn what_is_reclaimed_after_its_contexts_end_is_told_without_the_lock() {
+        const CONTEXT: u32 = 4_242_424;
+        let own = Arc::new(Ledger::create(false).unwrap().0);
+        let openers = Arc::new(Openers {
+            own: Some(Arc::clone(&own)),
+            importers: Vec::new(),
+        });
+        let listener = Listener::default();
+        let told = Arc::clone(&listener.0);
+        let count_told = || {
+            let told = told.lock();
+            let ours = told.iter().filter(|text| text.contains("4242424"));
+            ours.count()
+        };
+        tracing::subscriber::with_default(listener, || {
+            count(&own, RECORD, 1);
+            add(CONTEXT, RECORD, None, &openers, None);
+            drop(take_closed(usize::MAX));
+            assert_eq!(count_told(), 0, "it is open");
+            count(&own, RECORD, 0);
+            drop(take_closed(usize::MAX));
+            assert_eq!(count_told(), 1);
+        });
+    }
+
     #[test]
     fn few_are_looked_at_at_a_time_but_all_in_turn() {
         let own = Arc::new(Ledger::create(false).unwrap().0);
