@@ -473,9 +473,5 @@ fn signal_all(events: &[Event], recorder: &mut Recorder) -> Result<()> {
     }
     recorder.push(SIGNAL, Side::Ours, mean(&costs));
     recorder.push(FLAT, Side::Ours, flatness(&costs));
-    eprintln!(
-        "{:?}",
-        costs.chunks(10).map(|c| mean(c) as u64).collect::<Vec<_>>()
-    );
     Ok(())
 }

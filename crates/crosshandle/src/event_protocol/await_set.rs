@@ -8,8 +8,8 @@
 //! How the thread sleeps is behind [`Sleeps`]: the model checkers bring their own.
 
 use super::tuning::{
-    LIVENESS_INTERVAL, LONGEST_STEP, MAX_TOLD, ORPHAN_INTERVAL, SETTLE_ATTEMPTS, SHORTEST_STEP,
-    STEP_TIME_PER_WORD, STEPS, SWEEP_CHECKS, SWEEP_LOOKS,
+    LONGEST_STEP, MAX_TOLD, ORPHAN_INTERVAL, SETTLE_ATTEMPTS, SHORTEST_STEP,
+    STEP_TIME_PER_WORD, STEPS, SWEEP_CHECKS, SWEEP_INTERVAL, SWEEP_LOOKS,
 };
 use super::wait::{Target, WaitError};
 use crate::platform::{AtomicU64, Instant};
@@ -317,7 +317,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
     fn sweep_interval(&self) -> Duration {
         match self.since_orphan {
             Some(_) => ORPHAN_INTERVAL,
-            None => LIVENESS_INTERVAL,
+            None => SWEEP_INTERVAL,
         }
     }
 

@@ -43,20 +43,24 @@ pub(super) const SHORTEST_STEP: Duration = Duration::from_micros(20);
 /// long command is noticed up to 2 ms late.
 pub(super) const LONGEST_STEP: Duration = Duration::from_millis(1);
 
+/// Time between two sweeps over an await set. A sweep wakes the thread, which costs some 50 µs. Halved: twice
+/// the processor time of a process that awaits anything, which is 0.1 % of a core now. Doubled: a
+/// signal whose wake a hostile peer keeps away, and a death that nothing else reports, are
+/// noticed 160 ms later.
+pub(super) const SWEEP_INTERVAL: Duration = match cfg!(feature = "fault-steps") {
+    false => Duration::from_millis(160),
+    true => Duration::from_secs(3),
+};
+
 /// Words of an await set at which one sweep looks, at about 0.4 µs each, since none is in a cache by then.
 /// Halved: with more words than this, a signal whose wake a hostile peer keeps away is found in twice the
-/// time. Doubled: twice the processor time while many are awaited, which is 0.05 % of a core now.
-pub(super) const SWEEP_LOOKS: usize = 48;
+/// time. Doubled: twice the processor time of the looks.
+pub(super) const SWEEP_LOOKS: usize = 96;
 
 /// Words of an await set of which one sweep asks whether their processes still live, at a system call
 /// each. Halved: a death that nothing else reports is found in twice the time. Doubled: twice
-/// the processor time, which is 0.02 % of a core now.
-pub(super) const SWEEP_CHECKS: usize = 8;
-
-/// Least step of an await set for each word that it looks at in steps, at about 20 ns each. Halved: many
-/// events that devices signal take up to 10 % of a core. Doubled: with more than 25 of them, short
-/// commands are noticed later.
-pub(super) const STEP_TIME_PER_WORD: Duration = Duration::from_nanos(400);
+/// the processor time of the questions.
+pub(super) const SWEEP_CHECKS: usize = 16;
 
 /// Attempts to sleep on a word that changes meanwhile. Halved: a word that an honest process signals
 /// all the time is left to the next step more often. Doubled: a hostile process holds up the thread
