@@ -8,8 +8,8 @@
 //! How the thread sleeps is behind [`Sleeps`]: the model checkers bring their own.
 
 use super::tuning::{
-    LONGEST_STEP, MAX_TOLD, ORPHAN_INTERVAL, SETTLE_ATTEMPTS, SHORTEST_STEP,
-    STEP_TIME_PER_WORD, STEPS, SWEEP_CHECKS, SWEEP_INTERVAL, SWEEP_LOOKS,
+    LONGEST_STEP, MAX_TOLD, ORPHAN_INTERVAL, SETTLE_ATTEMPTS, SHORTEST_STEP, STEP_TIME_PER_WORD,
+    STEPS, SWEEP_CHECKS, SWEEP_INTERVAL, SWEEP_LOOKS,
 };
 use super::wait::{Target, WaitError};
 use crate::platform::{AtomicU64, Instant};

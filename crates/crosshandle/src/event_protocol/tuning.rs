@@ -62,6 +62,11 @@ pub(super) const SWEEP_LOOKS: usize = 96;
 /// the processor time of the questions.
 pub(super) const SWEEP_CHECKS: usize = 16;
 
+/// Least step of an await set for each word that it looks at in steps, at about 20 ns each. Halved: many
+/// events that devices signal take up to 10 % of a core. Doubled: with more than 25 of them, short
+/// commands are noticed later.
+pub(super) const STEP_TIME_PER_WORD: Duration = Duration::from_nanos(400);
+
 /// Attempts to sleep on a word that changes meanwhile. Halved: a word that an honest process signals
 /// all the time is left to the next step more often. Doubled: a hostile process holds up the thread
 /// twice as long, which is less than a microsecond.

@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest sleep between two looks at an event that devices signal, and at one that nobody signals: see
-/// `LONGEST_STEP` and `LIVENESS_INTERVAL` in the protocol.
+/// `LONGEST_STEP` and `SWEEP_INTERVAL` in the protocol.
 const LONGEST_STEP: Duration = Duration::from_millis(1);
-const LIVENESS_INTERVAL: Duration = Duration::from_millis(40);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(160);
 
 /// Starts a server for the events of some worlds, in one memory or in one each.
 fn serve<'a>(kind: Kind, fault: Fault, worlds: impl IntoIterator<Item = &'a World>) -> Server {
@@ -651,7 +651,7 @@ fn the_exporter_dies_and_another_process_goes_on() {
 /// at all words in turn.
 fn beside_a_hostile_event(kind: Kind, rings: bool) {
     if rings {
-        platform::allow_timeouts_up_to(LIVENESS_INTERVAL);
+        platform::allow_timeouts_up_to(SWEEP_INTERVAL);
     }
     let (honest, hostile) = (World::new(), Hostile::new());
     let event = Event::of(&honest);
@@ -745,7 +745,7 @@ fn devices_signal() {
 #[test]
 fn devices_signal_what_is_awaited_already() {
     check(500, || {
-        platform::allow_timeouts_up_to(LIVENESS_INTERVAL);
+        platform::allow_timeouts_up_to(SWEEP_INTERVAL);
         let world = World::new();
         let event = Event::of(&world);
         platform::mute_doorbells();
@@ -756,7 +756,7 @@ fn devices_signal_what_is_awaited_already() {
         };
         let device = world.start(1, |process| {
             let has_slept = |limit| platform::sleeps().iter().any(|(_, slept)| *slept <= limit);
-            while !has_slept(LIVENESS_INTERVAL) {
+            while !has_slept(SWEEP_INTERVAL) {
                 yield_now();
             }
             let mut stream = Stream::of(process.world.process(1));
