@@ -1,6 +1,7 @@
 //! Many events awaited by one thread: wake-ups, the cost of each signal, rest, and deaths.
 
 use std::collections::VecDeque;
+use std::env;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -37,6 +38,8 @@ const MANY: usize = 100_000;
 /// Signals whose cost is averaged, and events whose handles are one message.
 const BATCH: usize = 1000;
 const STAMP_BYTES: usize = 8;
+/// Variable with the number of rounds in which 100,000 events are signalled, to look for a lost signal.
+const ROUNDS_VARIABLE: &str = "CROSSHANDLE_AWAITED_ROUNDS";
 
 const WAKE: &str = "awaited.wake";
 const WAKE_P99: &str = "awaited.wake.p99";
@@ -59,7 +62,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     name: NAME,
     followers: 1,
     cores: 2,
-    limit: Duration::from_secs(300),
+    // For a thousand rounds.
+    limit: Duration::from_secs(1800),
     rows: &[
         row(
             WAKE,
@@ -187,21 +191,42 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let (context, link) = (ours::context()?, participant.peer()?);
     let mut recorder = Recorder::default();
     measure_wakes(participant, &context, &mut recorder)?;
-    for _ in 0..participant.plan.pick(3, 1) {
-        let events = open(&context, link, MANY)?;
-        let notifier = Notifier::new()?;
+    measure_signals(participant, &context, &mut recorder)?;
+    measure_rest(participant, &context, &mut recorder)?;
+    measure_deaths(participant, &context, &mut recorder)?;
+    Ok(recorder.finish())
+}
+
+/// Has all of many events awaited and signalled, in rounds. A signal that is not told of is waited for until
+/// the scenario's limit.
+fn measure_signals(
+    participant: &Participant,
+    context: &Context,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    let link = participant.peer()?;
+    let rounds = match env::var(ROUNDS_VARIABLE) {
+        Ok(rounds) => rounds.parse().context(ROUNDS_VARIABLE)?,
+        Err(_) => participant.plan.pick(3, 1) as u64,
+    };
+    let events = open(context, link, MANY)?;
+    let notifier = Notifier::new()?;
+    for value in 1..=rounds {
         let began = Instant::now();
         for (token, event) in events.iter().enumerate() {
-            notifier.add(event, 1, token as u64)?;
+            notifier.add(event, value, token as u64)?;
         }
         recorder.push(ADD, Side::Ours, nanoseconds(began.elapsed()) / MANY as f64);
         link.send_number(SIGNAL_ALL)?;
         collect(&notifier, MANY, |result| Ok(result?))?;
         link.receive_number()?;
     }
-    measure_rest(participant, &context, &mut recorder)?;
-    measure_deaths(participant, &context, &mut recorder)?;
-    Ok(recorder.finish())
+    let told = rounds * MANY as u64;
+    recorder.note(
+        SIGNAL,
+        format!("{told} signals were awaited, and all were told"),
+    );
+    Ok(())
 }
 
 /// Takes so many notifications.

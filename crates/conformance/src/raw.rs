@@ -60,8 +60,9 @@ const GENERATIONS: u64 = 4096 + 64 * (OWNERS + 1);
 pub const LEDGER: u64 = 4096 + 4 * 1024;
 /// Size of a slot in an arena of events in bytes.
 pub const SLOT: u64 = 384;
-/// Size of the first chunk's arena of events in bytes: a slot for each of 1,024 records.
-pub const EVENTS: u64 = SLOT * 1024;
+/// Size of the first chunk's arena of events in bytes: a slot for each of 1,024 records, a doorbell of 8 words
+/// and a log of 1,024, in whole pages.
+pub const EVENTS: u64 = (SLOT * 1024 + 8 * (8 + 1024)).next_multiple_of(4096);
 
 /// A request. The default asks for nothing.
 #[derive(Clone, Copy, Default, Debug)]
