@@ -188,7 +188,7 @@ fn open(context: &Context, link: &Link, count: usize) -> Result<Vec<Event>> {
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(0)?;
-    let (context, link) = (ours::context()?, participant.peer()?);
+    let context = ours::context()?;
     let mut recorder = Recorder::default();
     measure_wakes(participant, &context, &mut recorder)?;
     measure_signals(participant, &context, &mut recorder)?;
