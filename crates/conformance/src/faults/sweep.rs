@@ -9,6 +9,7 @@ use super::workload::Workload;
 use crate::failure::Failure;
 use crate::pattern::Random;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -232,15 +233,16 @@ pub(super) enum Next {
     Stop,
 }
 
-/// Returns `count` cases chosen by a seed, evenly from all of them.
+/// Returns `count` cases chosen by a seed, evenly from all of them. A case that comes or goes changes the
+/// choice of one case, and not of all.
 pub(super) fn sample(mut cases: Vec<CaseId>, count: usize, seed: u64) -> Vec<CaseId> {
-    let mut random = Random(seed);
-    let mut chosen = Vec::new();
-    while chosen.len() < count && !cases.is_empty() {
-        let index = random.below(cases.len());
-        chosen.push(cases.swap_remove(index));
-    }
-    chosen
+    cases.sort_by_cached_key(|case| {
+        let mut hasher = DefaultHasher::new();
+        (seed, case.to_string()).hash(&mut hasher);
+        hasher.finish()
+    });
+    cases.truncate(count);
+    cases
 }
 
 /// Plays cases on several threads, and calls `report` with each result. Returns what the bystanders

@@ -371,18 +371,18 @@ const TEXTS: &[(&str, &str)] = &[
          A open-physical p $p
          A reserve r 2097152
          A map r 0 p 0 2097152 read-write
-         A range-check r 0 1 4096
+         A range-check r 0 ? 4096
          X q := physical-handle p read-only=yes
          B open-physical p $q read-only=yes
          B reserve r 2097152
          B map r 0 p 0 2097152 read-only
-         B range-check r 0 1 4096
+         B range-check r 0 ? 4096
          X unmap r 0 2097152
          X close r p
-         A range-check r 0 1 4096
+         A range-check r 0 ? 4096
          A unmap r 0 2097152
          A close r p
-         B range-check r 0 1 4096
+         B range-check r 0 ? 4096
          B unmap r 0 2097152
          B close r p",
     ),
