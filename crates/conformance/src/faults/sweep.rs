@@ -7,7 +7,6 @@ use super::step::{CaseId, Fault, Step};
 use super::usage::Holdings;
 use super::workload::Workload;
 use crate::failure::Failure;
-use crate::pattern::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
