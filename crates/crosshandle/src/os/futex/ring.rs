@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Entries that one call submits.
 const ENTRIES: u32 = 256;
-/// Completions that the kernel keeps without allocating: about as many as events are signalled at once.
+/// Completions that the kernel keeps without allocating: more than a process has doorbells as a rule.
 const COMPLETIONS: u32 = 4096;
 /// `FUTEX2_SIZE_U32` of `linux/futex.h`: a shared word of 32 bits.
 const SIZE_U32: u32 = 2;
@@ -105,7 +105,11 @@ impl Ring {
             self.collect(woken);
             match submitted.map_err(|error| (Errno::from_io_error(&error), error)) {
                 Ok(_) | Err((Some(Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY), _)) => {}
-                Err((_, error)) => return Err(error),
+                Err((_, error)) => {
+                    // They are still to be told of.
+                    self.refused.append(&mut refused);
+                    return Err(error);
+                }
             }
             if is_last {
                 woken.append(&mut refused);

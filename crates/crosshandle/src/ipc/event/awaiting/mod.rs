@@ -92,9 +92,7 @@ impl Await {
         })?;
         Ok(Self { key, is_over })
     }
-}
 
-impl Await {
     /// Lets the signal be awaited without anybody keeping this.
     pub(crate) fn detach(mut self) {
         // Nobody looks at the new one.
