@@ -18,22 +18,20 @@
 //! | 16 each dimension | its size in elements, its stride in bytes |
 //! | 4 | CRC-32C of all before |
 
-use crate::array::{Array, Dtype, Layout};
+use crate::array::{Array, Dtype, Layout, MAX_DIMENSIONS};
 use crate::memory::Memory;
 use crosshandle::MemoryHandle;
+use crosshandle::handle::HANDLE_SIZE;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::collections::HashMap;
 
 const MAGIC: &[u8; 4] = b"xhb1";
-const HANDLE_BYTES: usize = 104;
 /// The most entries: far more than the tensors of any model.
 const MAX_ENTRIES: usize = 1 << 20;
 /// The longest structure, in bytes: a hundred for each entry.
 const MAX_STRUCTURE: usize = 100 << 20;
-/// The most dimensions of an entry.
-const MAX_DIMENSIONS: usize = 32;
 
 /// One array of a bundle.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -152,7 +150,7 @@ fn decode(data: &[u8]) -> Result<(String, Vec<Entry>), String> {
     let structure = reader.take(structure)?;
     let structure = str::from_utf8(structure).map_err(|_| "the bundle's structure is no text")?;
     // No more room than the bytes that are there can fill.
-    let mut entries = Vec::with_capacity(count.min(reader.0.len() / HANDLE_BYTES));
+    let mut entries = Vec::with_capacity(count.min(reader.0.len() / HANDLE_SIZE));
     for _ in 0..count {
         entries.push(entry(&mut reader)?);
     }
@@ -163,7 +161,7 @@ fn decode(data: &[u8]) -> Result<(String, Vec<Entry>), String> {
 }
 
 fn entry(reader: &mut Reader<'_>) -> Result<Entry, String> {
-    let handle = MemoryHandle::from_bytes(reader.take(HANDLE_BYTES)?);
+    let handle = MemoryHandle::from_bytes(reader.take(HANDLE_SIZE)?);
     let handle = handle.map_err(|error| format!("a handle of the bundle is none: {error}"))?;
     let [code, bits, read_only, dimensions] = reader.array()?;
     let dtype = Dtype::from_code(code, bits).ok_or_else(|| {
