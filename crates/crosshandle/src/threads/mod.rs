@@ -11,7 +11,8 @@ mod tuning;
 
 use crate::error::{Error, Result};
 use crate::os::process;
-use std::thread::{Builder, JoinHandle};
+use std::io;
+use std::thread::{Builder, JoinHandle, Scope};
 
 /// The kinds of threads. Linux shows the first 15 bytes of a name, so none is longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +36,8 @@ pub(crate) enum ThreadKind {
     LevelZeroList,
     /// Runs the commands of one host queue.
     HostQueue,
+    /// Copies between a file and memory, beside the thread that asked for it.
+    FileCopy,
 }
 
 impl ThreadKind {
@@ -51,6 +54,7 @@ impl ThreadKind {
             #[cfg(feature = "level-zero")]
             Self::LevelZeroList => "xh-ze-list",
             Self::HostQueue => "xh-host-queue",
+            Self::FileCopy => "xh-file-copy",
         }
     }
 
@@ -65,9 +69,27 @@ impl ThreadKind {
             Self::Liveness => process::without_signals(|| thread.spawn(body)),
             _ => thread.spawn(body),
         };
-        spawned.map_err(|error| Error::LimitReached {
+        spawned.map_err(|error| self.not_started(&error))
+    }
+
+    /// Starts a thread that ends before the scope does.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn start_within<'scope>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+        body: impl FnOnce() + Send + 'scope,
+    ) -> Result<()> {
+        let thread = Builder::new().name(self.name().into());
+        let spawned = thread.spawn_scoped(scope, body);
+        spawned.map(drop).map_err(|error| self.not_started(&error))
+    }
+
+    fn not_started(self, error: &io::Error) -> Error {
+        Error::LimitReached {
             what: format!("the thread {} cannot be started: {error}", self.name()),
             remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
-        })
+        }
     }
 }
