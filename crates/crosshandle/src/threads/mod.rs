@@ -1,5 +1,5 @@
-//! The threads that this library starts: every one is started by [`ThreadKind::start`], under a
-//! name of its kind. `docs/threads.md` says for each kind which code starts it, what it runs, when
+//! The threads that this library starts: every one is started by [`ThreadKind::start`] or
+//! [`ThreadKind::run_beside`], under a name of its kind. `docs/threads.md` says for each kind which code starts it, what it runs, when
 //! it ends and what it may block on.
 
 pub(crate) mod background;
@@ -11,8 +11,7 @@ mod tuning;
 
 use crate::error::{Error, Result};
 use crate::os::process;
-use std::io;
-use std::thread::{Builder, JoinHandle, Scope};
+use std::thread::{self, Builder, JoinHandle};
 
 /// The kinds of threads. Linux shows the first 15 bytes of a name, so none is longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,27 +68,23 @@ impl ThreadKind {
             Self::Liveness => process::without_signals(|| thread.spawn(body)),
             _ => thread.spawn(body),
         };
-        spawned.map_err(|error| self.not_started(&error))
-    }
-
-    /// Starts a thread that ends before the scope does.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub(crate) fn start_within<'scope>(
-        self,
-        scope: &'scope Scope<'scope, '_>,
-        body: impl FnOnce() + Send + 'scope,
-    ) -> Result<()> {
-        let thread = Builder::new().name(self.name().into());
-        let spawned = thread.spawn_scoped(scope, body);
-        spawned.map(drop).map_err(|error| self.not_started(&error))
-    }
-
-    fn not_started(self, error: &io::Error) -> Error {
-        Error::LimitReached {
+        spawned.map_err(|error| Error::LimitReached {
             what: format!("the thread {} cannot be started: {error}", self.name()),
             remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
-        }
+        })
+    }
+
+    /// Runs `body` on this thread and on so many others, fewer if the system starts no more. Returns when
+    /// all are done.
+    pub(crate) fn run_beside(self, others: usize, body: impl Fn() + Sync) {
+        thread::scope(|scope| {
+            for _ in 0..others {
+                let thread = Builder::new().name(self.name().into());
+                if thread.spawn_scoped(scope, &body).is_err() {
+                    break;
+                }
+            }
+            body();
+        });
     }
 }

@@ -117,18 +117,7 @@ impl Context {
             progress,
             failure: Mutex::new(None),
         };
-        thread::scope(|scope| {
-            for _ in 0..helpers {
-                // With fewer threads it takes longer.
-                if ThreadKind::FileCopy
-                    .start_within(scope, || copy.run())
-                    .is_err()
-                {
-                    break;
-                }
-            }
-            copy.run();
-        });
+        ThreadKind::FileCopy.run_beside(helpers, || copy.run());
         let failure = copy.failure.lock().take();
         failure.map_or(Ok(()), Err)
     }
