@@ -9,6 +9,8 @@ pub(crate) mod driver_jobs;
 pub(crate) mod exchange;
 mod tuning;
 
+pub(crate) use tuning::START_RETRY;
+
 use crate::error::{Error, Result};
 use crate::os::process;
 use std::thread::{self, Builder, JoinHandle};
