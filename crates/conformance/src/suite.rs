@@ -77,6 +77,7 @@ macro_rules! for_each_case {
             files {
                 memory_goes_to_files_and_back
                 what_does_not_fit_is_refused
+            }
             pieces {
                 mappings_side_by_side_have_one_handle
                 peers_export_them
