@@ -101,6 +101,10 @@ impl AddressRange for CudaRange {
         scheduler::tend_every_queue();
     }
 
+    fn release_soon(&self) {
+        scheduler::tend_every_queue_soon();
+    }
+
     fn unmap(&self, offset: usize, len: usize) -> Result<()> {
         let gpu = self.reservation.gpu();
         let _current = gpu.enter()?;
