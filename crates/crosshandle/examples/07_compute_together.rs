@@ -20,7 +20,7 @@ const PROGRAM: &str = include_str!("../src/hal/cuda/kernels.ptx");
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let devices = Device::all();
-    let Some(device) = devices.iter().find(|it| it.info().kernels.is_some()) else {
+    let Some(device) = devices.iter().find(|it| it.kernels().is_ok()) else {
         println!("no device here runs kernels; these were found:");
         devices.iter().for_each(|device| println!("  {device}"));
         return Ok(());

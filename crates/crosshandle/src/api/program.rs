@@ -44,7 +44,7 @@ impl Program {
         ownership: Ownership,
     ) -> Result<Self> {
         // SAFETY: promised by the caller.
-        let inner = unsafe { loader(core)?.adopt(program, ownership) };
+        let inner = unsafe { loader(core)?.adopt(program, ownership) }?;
         Ok(Self {
             core: Arc::clone(core),
             inner,
@@ -75,7 +75,21 @@ impl Program {
         self.inner.log()
     }
 
-    /// Returns the driver's own program (a `CUmodule` of CUDA), which lives as long as `self`.
+    /// Returns the names of all kernels, if the driver tells them.
+    pub fn kernel_names(&self) -> Option<Vec<String>> {
+        self.inner.kernel_names()
+    }
+
+    /// Returns the program as a [binary image](ProgramImage::binary) that this machine can load again; `None`
+    /// if the driver gives none.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the driver refuses.
+    pub fn binary(&self) -> Result<Option<Vec<u8>>> {
+        self.inner.binary()
+    }
+
+    /// Returns the driver's own program (a `CUmodule` of CUDA, a `cl_program` on the host), which lives as long as `self`.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }

@@ -18,6 +18,7 @@ pub(crate) mod shared_bytes;
 pub(crate) use address::Address;
 pub(crate) use device_info::known;
 pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
+pub(crate) use kernel::{ArgumentKind, number};
 pub use kernel::{KernelArguments, KernelParameter, KernelProperties, LaunchShape};
 pub use memory::{Access, AllocationOptions, MemoryKind};
 pub use native_object::{NativeObject, Ownership};

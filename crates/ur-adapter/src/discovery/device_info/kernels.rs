@@ -15,10 +15,9 @@ use unified_runtime_sys::{
 const PRINTF_BUFFER_BYTES: usize = 1 << 20;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
-    let info = device.inner().info();
-    match &info.kernels {
-        Some(limits) => with_kernels(limits, asked),
-        None => without_kernels(device, asked),
+    match device.inner().kernels() {
+        Ok(limits) => with_kernels(limits, asked),
+        Err(_) => without_kernels(device, asked),
     }
     .or_else(|| any(asked))
 }

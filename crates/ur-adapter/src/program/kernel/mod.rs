@@ -110,9 +110,8 @@ impl Kernel {
     /// As [`on`](Self::on).
     pub(crate) fn limits(&self, device: &Shared<Device>) -> Result<GroupLimits> {
         let function = self.on(device)?;
-        let limits = device.inner().info().kernels;
         Ok(GroupLimits {
-            device: limits.ok_or_else(not_built)?,
+            device: *device.inner().kernels()?,
             items: function.plain.properties().block_threads as usize,
             metadata: self.metadata,
         })
