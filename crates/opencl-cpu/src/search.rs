@@ -36,13 +36,22 @@ pub(crate) fn find() -> Result<Runtime, String> {
     for library in candidates() {
         match Runtime::load(&library) {
             Ok(runtime) => return Ok(runtime),
-            Err(reason) => reasons.push(format!("{}: {reason}", library.display())),
+            Err(reason) => reasons.push(with_name(&library, reason)),
         }
     }
     Err(format!(
         "no OpenCL runtime for the CPU was found ({}); {REMEDY}",
         reasons.join("; ")
     ))
+}
+
+/// Returns why a library does not serve, with the library's name, which the dynamic linker says too.
+fn with_name(library: &OsStr, reason: String) -> String {
+    let name = library.display().to_string();
+    if reason.starts_with(&name) {
+        return reason;
+    }
+    format!("{name}: {reason}")
 }
 
 /// Returns the libraries to try, in order.
