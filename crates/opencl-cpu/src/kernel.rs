@@ -222,10 +222,40 @@ impl KernelInfo {
 
 /// Returns the name of a kernel that other code has made with the same runtime.
 ///
+/// # Errors
+/// Fails with the runtime's code.
+///
 /// # Safety
 /// `raw` is a living `cl_kernel` of the runtime.
 pub unsafe fn name_of(runtime: &'static Runtime, raw: usize) -> Result<String, Failure> {
     name(runtime, cl_kernel(ptr::with_exposed_provenance_mut(raw)))
+}
+
+/// Returns the `cl_program` of a kernel that other code has made with the same runtime.
+///
+/// # Errors
+/// Fails with the runtime's code.
+///
+/// # Safety
+/// `raw` is a living `cl_kernel` of the runtime.
+pub unsafe fn program_of(runtime: &'static Runtime, raw: usize) -> Result<usize, Failure> {
+    let kernel = cl_kernel(ptr::with_exposed_provenance_mut(raw));
+    value("clGetKernelInfo", |size, place, written| {
+        // SAFETY: the kernel lives, and the place has as many bytes.
+        unsafe {
+            (runtime.library.clGetKernelInfo)(kernel, CL_KERNEL_PROGRAM, size, place, written)
+        }
+    })
+}
+
+/// Releases a kernel that other code has made and given away.
+///
+/// # Safety
+/// `raw` is a living `cl_kernel` of the runtime, and a reference of it is the caller's to give away.
+pub unsafe fn release(runtime: &'static Runtime, raw: usize) {
+    let kernel = cl_kernel(ptr::with_exposed_provenance_mut(raw));
+    // SAFETY: promised by the caller.
+    unsafe { (runtime.library.clReleaseKernel)(kernel) };
 }
 
 fn name(runtime: &'static Runtime, kernel: cl_kernel) -> Result<String, Failure> {

@@ -19,7 +19,7 @@ mod search;
 mod types;
 
 pub use failure::Failure;
-pub use kernel::{Argument, Kernel, KernelInfo, name_of};
+pub use kernel::{Argument, Kernel, KernelInfo, name_of, program_of, release};
 pub use program::{BuildOptions, Image, Program};
 pub use queue::{Completion, Queue, Shape};
 pub use runtime::{Limits, Runtime};

@@ -24,6 +24,8 @@ pub struct Runtime {
     pub(crate) extra: Extra,
 }
 
+static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+
 /// Functions of extensions, where the runtime has them.
 #[derive(Clone, Copy)]
 pub(crate) struct Extra {
@@ -86,11 +88,15 @@ impl Runtime {
     /// Returns the runtime of this process, and looks for it if that was not done. The error says what was
     /// looked for, and what to install; it is kept, so that the search is done once.
     pub fn get() -> Result<&'static Self, &'static str> {
-        static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
         match RUNTIME.get_or_init(search::find) {
             Ok(runtime) => Ok(runtime),
             Err(reason) => Err(reason),
         }
+    }
+
+    /// Returns the runtime of this process, if it was looked for and found.
+    pub fn loaded() -> Option<&'static Self> {
+        RUNTIME.get()?.as_ref().ok()
     }
 
     /// Loads a library, and takes the first device of its first platform that serves.

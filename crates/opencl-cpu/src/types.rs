@@ -75,6 +75,7 @@ pub(crate) const CL_PROGRAM_KERNEL_NAMES: cl_uint = 0x1168;
 pub(crate) const CL_PROGRAM_BUILD_LOG: cl_uint = 0x1183;
 
 pub(crate) const CL_KERNEL_FUNCTION_NAME: cl_uint = 0x1190;
+pub(crate) const CL_KERNEL_PROGRAM: cl_uint = 0x1194;
 pub(crate) const CL_KERNEL_NUM_ARGS: cl_uint = 0x1191;
 pub(crate) const CL_KERNEL_WORK_GROUP_SIZE: cl_uint = 0x11B0;
 pub(crate) const CL_KERNEL_COMPILE_WORK_GROUP_SIZE: cl_uint = 0x11B1;

@@ -51,6 +51,24 @@ impl Program {
         })
     }
 
+    /// # Safety
+    /// As [`Context::adopt_kernel`](crate::Context::adopt_kernel).
+    #[allow(unsafe_code)] // The promise is the caller's.
+    pub(crate) unsafe fn adopt_kernel(
+        core: &Arc<ContextCore>,
+        kernel: usize,
+        ownership: Ownership,
+    ) -> Result<(Self, Kernel)> {
+        // SAFETY: promised by the caller.
+        let (inner, name) = unsafe { loader(core)?.adopt_kernel(kernel, ownership) }?;
+        let program = Self {
+            core: Arc::clone(core),
+            inner,
+        };
+        let kernel = program.kernel(&name)?;
+        Ok((program, kernel))
+    }
+
     /// Returns the kernel with a name.
     ///
     /// # Errors

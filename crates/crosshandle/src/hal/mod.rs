@@ -111,12 +111,12 @@ pub(crate) use submission::{
 };
 pub(crate) use wait_list::{WaitList, WaitPoint};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{DriverEvents, Import, Shared};
 use crate::types::{
     Access, Address, DeviceInfo, KernelArguments, KernelLimits, KernelProperties, MemoryKind,
-    Ownership, ProgramImage, ProgramOptions, QueueOrder, SharedBytes,
+    NativeRuntime, Ownership, ProgramImage, ProgramOptions, QueueOrder, SharedBytes,
 };
 use std::any::Any;
 use std::ffi::CStr;
@@ -149,6 +149,16 @@ pub(crate) trait BackendDevice: Send + Sync {
 
     /// Returns the limits of kernels, or why the device runs none. May look for what runs them.
     fn kernels(&self) -> std::result::Result<&KernelLimits, String>;
+
+    /// Returns the limits of kernels, if that takes no search.
+    fn loaded_kernels(&self) -> Option<&KernelLimits> {
+        self.kernels().ok()
+    }
+
+    /// Returns the objects of what compiles and runs kernels, if that is not the driver itself.
+    fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
+        Err("the driver itself runs this device's kernels".into())
+    }
 
     /// Returns a description of what compiles and runs kernels, where [`kernels`](Self::kernels) has
     /// limits and that is not the driver itself.
@@ -241,6 +251,21 @@ pub(crate) trait Programs {
     /// `program` is one of the driver's on this device, and stays loaded as long as the result lives.
     /// No other code unloads one that is owned.
     unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>>;
+
+    /// Adopts the program of a kernel that other code has made, and returns the kernel's name.
+    ///
+    /// # Safety
+    /// `kernel` is one of the driver's on this device. No other code destroys one that is owned.
+    unsafe fn adopt_kernel(
+        &self,
+        _kernel: usize,
+        _ownership: Ownership,
+    ) -> Result<(Arc<dyn LoadedProgram>, String)> {
+        Err(Error::Unsupported(
+            "this driver does not tell a kernel's program; adopt the program, and find the kernel in it"
+                .into(),
+        ))
+    }
 }
 
 /// A program on a device. Its kernels keep it loaded.

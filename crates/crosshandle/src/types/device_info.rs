@@ -87,6 +87,11 @@ pub struct KernelLimits {
     pub local_arguments: bool,
     /// Threads can be counted from another number than 0 ([`LaunchShape::offset`](crate::LaunchShape::offset)).
     pub offsets: bool,
+    /// The intermediate languages that programs can be loaded in, as `SPIR-V_1.4`, with spaces between
+    /// them.
+    pub intermediate_languages: &'static str,
+    /// The OpenCL extensions of what compiles and runs kernels, with spaces between them.
+    pub extensions: &'static str,
     /// The driver chooses blocks, if asked to ([`LaunchShape::threads`](crate::LaunchShape::threads)).
     pub block_choice: bool,
 }

@@ -385,6 +385,8 @@ mod tests {
         local_arguments: false,
         offsets: false,
         block_choice: false,
+        intermediate_languages: "",
+        extensions: "",
     };
 
     fn kernel() -> KernelProperties {

@@ -11,7 +11,7 @@ use crate::hal::{
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{Import, Shared};
 use crate::os::mapping::page_size;
-use crate::types::{Access, DeviceInfo, KernelLimits, MemoryKind, QueueOrder};
+use crate::types::{Access, DeviceInfo, KernelLimits, MemoryKind, NativeRuntime, QueueOrder};
 use std::sync::Arc;
 
 /// The host's memory and threads.
@@ -48,6 +48,14 @@ impl BackendDevice for HostDevice {
 
     fn kernels(&self) -> std::result::Result<&KernelLimits, String> {
         program::limits()
+    }
+
+    fn loaded_kernels(&self) -> Option<&KernelLimits> {
+        program::loaded_limits()
+    }
+
+    fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
+        program::native()
     }
 
     fn kernel_runtime(&self) -> Option<String> {

@@ -134,6 +134,8 @@ fn limits_of(number: impl Fn(Attribute) -> u32) -> KernelLimits {
         local_arguments: false,
         offsets: false,
         block_choice: false,
+        intermediate_languages: "",
+        extensions: "",
     }
 }
 

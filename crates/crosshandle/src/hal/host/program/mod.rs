@@ -14,7 +14,7 @@ pub(super) use launch::Launcher;
 use crate::error::{Error, Result};
 use crate::hal::{LoadedKernel, LoadedProgram, Programs};
 use crate::handle::BackendKind;
-use crate::types::{Address, KernelLimits, Ownership, ProgramImage, ProgramOptions};
+use crate::types::{Address, KernelLimits, NativeRuntime, Ownership, ProgramImage, ProgramOptions};
 use kernel::HostKernel;
 use opencl_cpu::{BuildOptions, Failure, Program, Runtime};
 use std::ffi::CStr;
@@ -33,6 +33,22 @@ pub(super) fn limits() -> std::result::Result<&'static KernelLimits, String> {
     Ok(LIMITS.get_or_init(|| describe(runtime)))
 }
 
+/// Returns the limits of kernels, if the runtime is loaded already.
+pub(super) fn loaded_limits() -> Option<&'static KernelLimits> {
+    Runtime::loaded()?;
+    limits().ok()
+}
+
+/// Returns the runtime's own objects.
+pub(super) fn native() -> std::result::Result<NativeRuntime, String> {
+    let (platform, device, context) = Runtime::get()?.raw();
+    Ok(NativeRuntime {
+        platform,
+        device,
+        context,
+    })
+}
+
 /// Returns a description of the runtime, if there is one.
 pub(super) fn description() -> Option<String> {
     let runtime = Runtime::get().ok()?;
@@ -44,7 +60,7 @@ pub(super) fn description() -> Option<String> {
     ))
 }
 
-fn describe(runtime: &Runtime) -> KernelLimits {
+fn describe(runtime: &'static Runtime) -> KernelLimits {
     let limits = runtime.limits();
     let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -69,6 +85,8 @@ fn describe(runtime: &Runtime) -> KernelLimits {
         local_arguments: true,
         offsets: true,
         block_choice: true,
+        intermediate_languages: &limits.intermediate_languages,
+        extensions: runtime.extensions(),
     }
 }
 
@@ -134,6 +152,28 @@ impl Programs for HostPrograms {
         // SAFETY: promised by the caller.
         let program = unsafe { Program::adopt(runtime()?, program, is_owned) };
         Ok(Arc::new(HostProgram(Arc::new(program))))
+    }
+
+    unsafe fn adopt_kernel(
+        &self,
+        kernel: usize,
+        ownership: Ownership,
+    ) -> Result<(Arc<dyn LoadedProgram>, String)> {
+        let runtime = runtime()?;
+        // SAFETY: promised by the caller.
+        let (name, program) = unsafe {
+            (
+                opencl_cpu::name_of(runtime, kernel).map_err(error)?,
+                opencl_cpu::program_of(runtime, kernel).map_err(error)?,
+            )
+        };
+        // SAFETY: the kernel keeps its program until here.
+        let program = unsafe { Program::adopt(runtime, program, false) };
+        if ownership == Ownership::Owned {
+            // SAFETY: the caller gives it away; launches use a kernel of their own.
+            unsafe { opencl_cpu::release(runtime, kernel) };
+        }
+        Ok((Arc::new(HostProgram(Arc::new(program))), name))
     }
 }
 
