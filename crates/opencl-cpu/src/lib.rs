@@ -23,4 +23,4 @@ pub use kernel::{Argument, Kernel, KernelInfo, name_of, program_of, release};
 pub use program::{BuildOptions, Image, Program};
 pub use queue::{Completion, Queue, Shape};
 pub use runtime::{Limits, Runtime};
-pub use search::{LIBRARY_VARIABLE, REMEDY};
+pub use search::{LIBRARY_VARIABLE, REMEDY, load_loader};

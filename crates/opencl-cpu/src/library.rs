@@ -34,6 +34,14 @@ macro_rules! functions {
     };
 }
 
+/// Loads a library and keeps it loaded.
+pub(crate) fn keep(name: &OsStr) -> Result<(), String> {
+    // SAFETY: loads a loader that the user installed; its constructors are sound.
+    let library = unsafe { Loaded::open(Some(name), RTLD_LAZY | RTLD_LOCAL) };
+    let _: *mut c_void = library.map_err(|error| cause(&error))?.into_raw();
+    Ok(())
+}
+
 /// Returns what the dynamic linker said.
 fn cause(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {

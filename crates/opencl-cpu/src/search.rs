@@ -1,10 +1,11 @@
 //! The search for a runtime.
 
-use crate::Runtime;
+use crate::{Runtime, library};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::Path;
+use std::sync::Once;
 
 /// The environment variable with the path of the library to use. Empty: none is used.
 pub const LIBRARY_VARIABLE: &str = "CROSSHANDLE_OPENCL";
@@ -12,6 +13,8 @@ pub const LIBRARY_VARIABLE: &str = "CROSSHANDLE_OPENCL";
 const RUNTIMES_VARIABLE: &str = "OCL_ICD_FILENAMES";
 /// Intel's runtime, and the loader that finds others.
 const NAMES: [&str; 2] = ["libintelocl.so", "libOpenCL.so.1"];
+/// Libraries that a loader may need.
+const MOST_NEEDED: usize = 8;
 /// What brings a runtime, for messages.
 pub const REMEDY: &str = "install one (`pip install intel-opencl-rt intel-cmplr-lib-rt`, or the system's package of PoCL), and name its library in CROSSHANDLE_OPENCL unless the dynamic linker finds it";
 /// Libraries of Python packages, beside which Intel's runtime lies if it was installed there too.
@@ -91,6 +94,45 @@ fn beside_neighbours(maps: &str, name: &str) -> Vec<OsString> {
         }
     }
     found
+}
+
+/// Loads OpenCL's own loader, if it is installed, and keeps it: some programs use its functions on native
+/// handles, and look only for one that is loaded already. It loads no runtime before it is asked for
+/// one.
+pub fn load_loader() {
+    static LOADED: Once = Once::new();
+    LOADED.call_once(|| {
+        let loader = NAMES[1];
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let mut places = beside_neighbours(&maps, loader);
+        places.insert(0, loader.into());
+        // Without it, those programs find no OpenCL, as before.
+        let _ = places
+            .iter()
+            .any(|place| keep_with_neighbours(place).is_ok());
+    });
+}
+
+/// Loads a library and those that it needs and that lie beside it: Python packages put all into one
+/// directory, but not every library says that the others are there.
+fn keep_with_neighbours(path: &OsStr) -> Result<(), String> {
+    let mut result = library::keep(path);
+    for _ in 0..MOST_NEEDED {
+        let Err(reason) = &result else { break };
+        // The dynamic linker names what is missing first.
+        let missing = reason.split(':').next().map(Path::new);
+        let Some(directory) = Path::new(path).parent() else {
+            break;
+        };
+        let Some(missing) = missing.filter(|missing| missing.is_relative()) else {
+            break;
+        };
+        if library::keep(directory.join(missing).as_os_str()).is_err() {
+            break;
+        }
+        result = library::keep(path);
+    }
+    result
 }
 
 #[cfg(test)]
