@@ -76,18 +76,18 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
     let wanted = (0..10).flat_map(|part| (0..100).rev().map(move |at| 100 * part + at + 5));
     assert!(words.iter().copied().eq(wanted));
 
-    // The module multiplies by 3 where nothing else is said.
+    // The module multiplies by 3, and by a constant that is 1 where nothing else is said.
     let constants = [(0, 10_u32.to_le_bytes().to_vec())];
-    let tenfold = context
+    let more = context
         .load_program(module().specialized(&constants))
         .unwrap();
-    let scale = tenfold.kernel("scale").unwrap();
+    let scale = more.kernel("scale").unwrap();
     let arguments = KernelArguments::new()
         .memory(&memory.all())
         .value(1_u32)
         .value(1000_u32);
     let words = run(&scale, LaunchShape::covering(1000, 64).unwrap(), arguments);
-    assert_eq!((words[0], words[999]), (10 * 104 + 1, 10 * 905 + 1));
+    assert_eq!((words[0], words[999]), (30 * 104 + 1, 30 * 905 + 1));
 
     let options = ProgramOptions::new().compiler("-DFACTOR=2");
     let source = [ProgramImage::text(SOURCE)];
@@ -95,7 +95,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
     let add = program.kernel("add").unwrap();
     let arguments = KernelArguments::new().memory(&memory.all()).value(7_u32);
     let words = run(&add, LaunchShape::threads([1000, 1, 1]), arguments);
-    assert_eq!(words[0], 10 * 104 + 1 + 14);
+    assert_eq!(words[0], 30 * 104 + 1 + 14);
 
     // What the runtime made can be loaded again.
     let binary = program.binary().unwrap().unwrap();
@@ -262,4 +262,24 @@ fn figures() {
             start.elapsed()
         );
     }
+}
+
+#[test]
+fn variables_are_memory() {
+    let Some(context) = context() else { return };
+    let program = context.load_program(module()).unwrap();
+    let factor = program.variable("factor").unwrap();
+    assert_eq!(factor.len(), 4);
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(8).unwrap();
+    let first = memory.range(0..4).unwrap();
+    queue.submit(Command::copy(factor.clone(), first.clone()).unwrap()).unwrap();
+    queue.submit(Command::fill(factor.clone(), &5_u32.to_ne_bytes()).unwrap()).unwrap();
+    let scale = program.kernel("scale").unwrap();
+    let arguments = KernelArguments::new().memory(&first).value(1_u32).value(1_u32);
+    // SAFETY: it scales the first word.
+    let command = unsafe { Command::launch(&scale, LaunchShape::new([1; 3], [1; 3]), arguments) };
+    queue.submit(command.unwrap()).unwrap();
+    queue.finish_timeout(TIMEOUT).unwrap();
+    assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(3 * 5 + 1));
 }
