@@ -273,10 +273,17 @@ fn variables_are_memory() {
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(8).unwrap();
     let first = memory.range(0..4).unwrap();
-    queue.submit(Command::copy(factor.clone(), first.clone()).unwrap()).unwrap();
-    queue.submit(Command::fill(factor.clone(), &5_u32.to_ne_bytes()).unwrap()).unwrap();
+    queue
+        .submit(Command::copy(factor.clone(), first.clone()).unwrap())
+        .unwrap();
+    queue
+        .submit(Command::fill(factor.clone(), &5_u32.to_ne_bytes()).unwrap())
+        .unwrap();
     let scale = program.kernel("scale").unwrap();
-    let arguments = KernelArguments::new().memory(&first).value(1_u32).value(1_u32);
+    let arguments = KernelArguments::new()
+        .memory(&first)
+        .value(1_u32)
+        .value(1_u32);
     // SAFETY: it scales the first word.
     let command = unsafe { Command::launch(&scale, LaunchShape::new([1; 3], [1; 3]), arguments) };
     queue.submit(command.unwrap()).unwrap();

@@ -84,7 +84,12 @@ impl Program {
     /// [`Error::NoSymbol`] if there is none of that name; [`Error::Driver`] if the driver refuses.
     pub fn variable(&self, name: &str) -> Result<MemoryRange> {
         let (address, len) = self.inner.variable(&symbol(name)?)?;
-        let is_on_host = self.core.device().info().capabilities.host_accessible_memory;
+        let is_on_host = self
+            .core
+            .device()
+            .info()
+            .capabilities
+            .host_accessible_memory;
         let range = MemoryRange::new(address, len, Access::ReadWrite, is_on_host);
         Ok(range.keeping(Arc::new(self.clone())))
     }

@@ -96,6 +96,17 @@ pub struct KernelLimits {
     pub block_choice: bool,
 }
 
+impl KernelLimits {
+    /// Returns whether a launch may have this many threads in each dimension.
+    pub fn holds(&self, threads: [usize; 3]) -> bool {
+        let sides = threads.into_iter().zip(self.grid).zip(self.block);
+        let most = |grid: u32, block: u32| u64::from(grid).saturating_mul(u64::from(block));
+        let fits = |((count, grid), block)| count as u64 <= most(grid, block);
+        let all = threads.into_iter().try_fold(1_usize, usize::checked_mul);
+        all.is_some() && sides.into_iter().all(fits)
+    }
+}
+
 /// The abilities of a device. A call that needs one that is absent fails with
 /// [`Error::Unsupported`](crate::Error::Unsupported).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -330,6 +330,13 @@ impl LaunchShape {
     /// Refuses a shape of a kind that the device does not know.
     fn check_abilities(&self, limits: &KernelLimits) -> Result<()> {
         let lacks = |what: &str| Err(Error::Unsupported(what.into()));
+        if let Some(threads) = self.threads
+            && !limits.holds(threads)
+        {
+            return Err(Error::invalid(format!(
+                "{threads:?} threads are more than this device runs at once"
+            )));
+        }
         if self.threads.is_some() && !limits.block_choice {
             return lacks("this device's driver chooses no blocks; give their number and size");
         }

@@ -20,6 +20,15 @@ fn run(client: &str, setting: Setting) {
     program.run();
 }
 
+/// Runs a client with kernels, on the OpenCL runtime beside the stock loader.
+fn run_with_kernels(client: &str, setting: Setting) {
+    let runtime = Runtime::find();
+    let mut program = Program::new(&runtime.client(client), &runtime);
+    program.set(setting);
+    program.variable("KERNELS_PTX", runtime::KERNELS);
+    program.run();
+}
+
 /// Runs a Python program, which expects to find the device in dpctl's lists if it is `listed`.
 fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     let runtime = Runtime::find();
@@ -61,6 +70,7 @@ macro_rules! under_each_setting {
 under_each_setting! {
     memory: |setting| run("memory", setting);
     events: |setting| run("events", setting);
+    kernels: |setting| run_with_kernels("kernels", setting);
     physical_memory: |setting| run("physical_memory", setting);
     memory_handles: |setting| run("memory_handles", setting);
     native: |setting| run("native", setting);
@@ -75,6 +85,10 @@ tests! {
     error_table: run("error_table", Setting::default());
     error_table_validated: {
         run("error_table", Setting { validated: true, ..Setting::default() });
+    };
+    kernel_answers: run_with_kernels("kernel_answers", Setting::default());
+    kernel_answers_validated: {
+        run_with_kernels("kernel_answers", Setting { validated: true, ..Setting::default() });
     };
     nothing_leaks: run("leaks", Setting::default());
     freeing_waits_for_commands: run("free", Setting::default());

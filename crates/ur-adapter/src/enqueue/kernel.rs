@@ -169,7 +169,13 @@ unsafe fn command(
         }
     };
     let most = function.properties().dynamic_shared_memory;
-    if local_memory > most {
+    // What the launch asks for beside its arguments counts in `local_memory` where these say an offset.
+    let beside = if takes_local {
+        properties.local_memory
+    } else {
+        0
+    };
+    if local_memory > most || beside > most {
         return Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
             format!("{local_memory} bytes of local memory are more than the {most} of a group"),
@@ -185,6 +191,15 @@ unsafe fn command(
         local => local,
     };
     let mut shape = match local {
+        None if !limits.device.holds(sizes.global) => {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+                format!(
+                    "{:?} work-items are more than the device runs",
+                    sizes.global
+                ),
+            ));
+        }
         None => LaunchShape::threads(sizes.global),
         Some(local) => {
             let groups = limits.groups(local, sizes.global)?;
