@@ -42,6 +42,17 @@ fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     program.run();
 }
 
+/// Runs dpctl's own tests with the adapter as OpenCL's, which most of those about kernels want.
+fn run_dpctl_tests() {
+    let runtime = Runtime::find();
+    let mut program = Program::new(&runtime.python, &runtime);
+    program.variable("CROSSHANDLE_UR_BACKEND", "opencl");
+    program.takes_long();
+    program.argument(runtime::script("dpctl_tests.py"));
+    program.argument("1350");
+    program.run();
+}
+
 macro_rules! tests {
     ($($name:ident: $run:expr;)*) => {$(
         #[test]
@@ -96,6 +107,7 @@ tests! {
     dpctl_lists_it_as_opencl: run_python("arrays.py", Setting::default(), Some("opencl"));
     dpctl_lists_it_as_cuda: run_python("arrays.py", Setting::default(), Some("cuda"));
     dpctl_lists_it_as_hip: run_python("arrays.py", Setting::default(), Some("hip"));
+    the_tests_of_dpctl_pass: run_dpctl_tests();
     the_library_opens_what_a_ur_program_shares: library::opens_what_a_ur_program_shares();
     the_example_prints_what_it_should: example();
 }

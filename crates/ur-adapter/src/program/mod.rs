@@ -327,7 +327,7 @@ impl Argument2 for Module {
     type B = usize;
     type Value<'a> = &'a [u8];
 
-    unsafe fn read<'a>(first: Self::A, length: usize, _call: &'a Call) -> Result<&'a [u8]> {
+    unsafe fn read(first: Self::A, length: usize, _call: &Call) -> Result<&[u8]> {
         not_null(first)?;
         if length == 0 {
             return Err(Failure::SIZE);
