@@ -436,7 +436,8 @@ mod tests {
             ..LIMITS
         };
         let mut kernel = kernel();
-        let fits = |shape: LaunchShape, kernel| shape.check(kernel, &limits).is_ok();
+        let fits =
+            |shape: LaunchShape, kernel: &KernelProperties| shape.check(kernel, &limits).is_ok();
         assert!(fits(
             LaunchShape::threads([7, 1, 1]).offset([1; 3]),
             &kernel

@@ -14,7 +14,7 @@ pub(super) fn host_kernels() -> Check {
         Ok(runtime) => Check::ok(name, runtime),
         Err(missing) => Check::note(
             name,
-            missing,
+            missing.to_string(),
             "only programs with kernels need a runtime: memory and events are shared without",
         ),
     }
