@@ -226,6 +226,45 @@ fn launches_wait_and_signal_in_both_kinds_of_queues() {
     assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(400));
 }
 
+/// Uses memory, events and queues, and nothing of kernels; in a process of its own.
+#[test]
+#[ignore = "`nothing_is_loaded_without_kernels` runs it"]
+fn without_kernels() {
+    let host = Device::find("host").unwrap();
+    assert!(host.loaded_kernels().is_none());
+    let context = Context::new(&host).unwrap();
+    let (memory, event) = (
+        context.allocate(4096).unwrap(),
+        context.create_event().unwrap(),
+    );
+    let queue = context.create_queue().unwrap();
+    let fill = Command::fill(memory.all(), &[1]).unwrap();
+    queue.submit(fill.signal(&event)).unwrap();
+    event.wait_timeout(TIMEOUT).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .to_lowercase();
+    assert!(
+        !maps.contains("opencl") && !maps.contains("intelocl"),
+        "{maps}"
+    );
+}
+
+#[test]
+fn nothing_is_loaded_without_kernels() {
+    let program = std::env::current_exe().unwrap();
+    let arguments = ["--exact", "without_kernels", "--include-ignored"];
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && printed.contains("1 passed"),
+        "{printed}"
+    );
+}
+
 /// Prints what launches cost; `--ignored` runs it.
 #[test]
 #[ignore = "prints figures"]
