@@ -63,11 +63,16 @@ impl Build {
     }
 }
 
-/// Returns whether bytes may be an image: text, or of a binary format. The driver finds out whether
-/// they are a good one.
+/// Returns whether bytes may be an image for the adapter's devices. The driver finds out whether they are
+/// a good one.
 pub(super) fn is_image(bytes: &[u8]) -> bool {
-    // The runtimes of other backends have formats of their own.
-    description::get().takes_spirv || text_of(bytes).is_some() || is_binary(bytes)
+    // Runtimes that take SPIR-V have binary formats of their own.
+    description::get().takes_spirv || is_known(bytes)
+}
+
+/// Returns whether bytes are text, or of a known binary format.
+fn is_known(bytes: &[u8]) -> bool {
+    text_of(bytes).is_some() || is_binary(bytes)
 }
 
 /// Returns whether bytes begin as an executable or a container of executables.
@@ -102,6 +107,14 @@ pub(super) unsafe fn image_of<'a>(
 
 /// Returns the options that mean something here, among those of compilers in general.
 pub(super) fn options_of(text: &str) -> ProgramOptions {
+    match description::get().takes_spirv {
+        true => ProgramOptions::new().compiler(text),
+        false => registers_of(text),
+    }
+}
+
+/// Returns the limit of registers among the options of compilers for assembly.
+fn registers_of(text: &str) -> ProgramOptions {
     let words = text.split_ascii_whitespace();
     let registers = words.rev().find_map(|word| {
         let (_, number) = word.split_once("maxrregcount=")?;
@@ -109,7 +122,6 @@ pub(super) fn options_of(text: &str) -> ProgramOptions {
     });
     let options = ProgramOptions::new();
     match registers {
-        _ if description::get().takes_spirv => options.compiler(text),
         Some(registers) => options.max_registers(registers),
         None => options,
     }
@@ -270,16 +282,16 @@ mod tests {
             b"\x7FELF\x02\x01",
             b"\x50\xED\x55\xBA\x01",
         ] {
-            assert!(is_image(image), "{image:?}");
+            assert!(is_known(image), "{image:?}");
         }
         for other in [&[0_u8, 1, 2, 3, 4][..], b"\0", b"", b"a\0b", b"\xFF\xFE"] {
-            assert!(!is_image(other), "{other:?}");
+            assert!(!is_known(other), "{other:?}");
         }
     }
 
     #[test]
     fn the_last_limit_of_registers_counts() {
-        let registers = |text| format!("{:?}", options_of(text));
+        let registers = |text| format!("{:?}", registers_of(text));
         let none = registers("");
         assert_eq!(registers("-O3 -g --maxrregcount=many"), none);
         let some = registers("--maxrregcount=32");
