@@ -1,0 +1,149 @@
+//! Two hosts that link: two network namespaces with a boot identity each, and processes in them. Where such
+//! cannot be made, the tests are skipped and say so; those over TLS alone also run on one host.
+
+mod hosts;
+
+use hosts::{Hosts, Peer};
+
+/// A token of these tests.
+const TOKEN: &str = "xhlink-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const OTHER_TOKEN: &str = "xhlink-baaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+fn has_ucx(test: &str) -> bool {
+    match crosshandle_link::ucx() {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("SKIPPED {test} over UCX: {error}");
+            false
+        }
+    }
+}
+
+/// Links two processes: on two hosts if there are any, else on this one.
+fn link(hosts: Option<&Hosts>, data: &str, keep_alive_ms: u32) -> (Peer, Peer) {
+    let (mut owner, mut user) = match hosts {
+        Some(hosts) => (hosts.start("a"), hosts.start("b")),
+        None => (Peer::local(), Peer::local()),
+    };
+    let (address, own, other) = match hosts {
+        Some(hosts) => (hosts.address("a"), hosts.interface("a"), hosts.interface("b")),
+        None => ("127.0.0.1", "lo".into(), "lo".into()),
+    };
+    let listens = owner.ask(&format!("listen {address}:0 {TOKEN} {data} {own} {keep_alive_ms}"));
+    let host = user.ask(&format!("connect {listens} {TOKEN} {data} {other} {keep_alive_ms}"));
+    assert_eq!(host, owner.ask("host"));
+    assert_eq!(owner.ask("accept 10000"), user.ask("host"));
+    (owner, user)
+}
+
+fn words(answer: &str) -> Vec<&str> {
+    answer.split(' ').collect()
+}
+
+/// What a link is for, once.
+fn everything_works(hosts: Option<&Hosts>, data: &str) {
+    let (mut owner, mut user) = link(hosts, data, 10_000);
+    let len = 3_000_000;
+    let handles = owner.ask(&format!("allocate {len}"));
+    let handles = words(&handles);
+    let event = owner.ask("create_event");
+    if hosts.is_some() {
+        let error = user.try_ask(&format!("open_memory_here {}", handles[0]));
+        assert!(error.unwrap_err().contains("another host"));
+    }
+    assert_eq!(user.ask(&format!("open_memory {}", handles[0])), format!("{len} ReadWrite"));
+    assert_eq!(user.ask(&format!("open_memory {}", handles[1])), format!("{len} ReadOnly"));
+    assert_eq!(user.ask(&format!("open_event {event}")), "0");
+
+    // Bytes there and back, in parts.
+    user.ask("remote_write 0 5 1000 2000000");
+    assert_eq!(owner.ask("holds 0 5 1000 2000000"), "true");
+    assert_eq!(owner.ask("holds 0 5 1001 2000000"), "false");
+    assert_eq!(user.ask("remote_holds 1 5 1000 2000000"), "true");
+    owner.ask("fill 0 9");
+    assert_eq!(user.ask("remote_holds 1 9 0 3000000"), "true");
+    assert_eq!(user.ask("remote_read_many 1 9 1000 64"), "true");
+
+    // What is not allowed.
+    let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
+    assert!(error.contains("reading only"), "{error}");
+    for request in ["remote_write 0 5 2999999 2", "remote_holds 1 5 18446744073709551615 2"] {
+        let error = user.try_ask(request).unwrap_err();
+        assert!(error.contains("not inside"), "{error}");
+    }
+    assert_eq!(user.ask("remote_holds 1 9 0 3000000"), "true");
+
+    // Signals in both directions, with the owner's numbers.
+    user.ask("remote_write 0 6 0 100");
+    assert_eq!(user.ask("remote_signal 0"), "1");
+    owner.ask("wait 0 1 10000");
+    assert_eq!(owner.ask("holds 0 6 0 100"), "true");
+    assert_eq!(owner.ask("signal 0"), "2");
+    assert!(user.ask("mirror_wait 0 2 10000").starts_with("reached"));
+    assert_eq!(user.ask("remote_signal 0"), "3");
+    assert!(user.ask("mirror_wait 0 3 10000").starts_with("reached"));
+    user.begin("mirror_wait 0 5 10000");
+    assert_eq!(owner.ask("signal 0"), "4");
+    assert_eq!(owner.ask("signal 0"), "5");
+    assert!(user.end().unwrap().starts_with("reached"));
+
+    // A failed signal fails that number alone.
+    owner.ask("fail 0");
+    let failed = user.ask("mirror_wait 0 6 10000");
+    assert!(failed.starts_with("CommandFailed"), "{failed}");
+    assert_eq!(owner.ask("signal 0"), "7");
+    assert!(user.ask("mirror_wait 0 7 10000").starts_with("reached"));
+
+    // Commands of a queue.
+    assert_eq!(user.ask("queue_copies 0 0 77"), "true");
+    assert_eq!(owner.ask(&format!("holds 0 77 0 {len}")), "true");
+    owner.ask("wait 0 8 10000");
+
+    // A stale handle is refused by the owner, and the link goes on.
+    let error = user.try_ask(&format!("open_memory {}", handles[0].replacen(&handles[0][20..21], "_", 1)));
+    assert!(error.is_err());
+    let error = owner.try_ask(&format!("open_memory {}", handles[0])).unwrap_err();
+    assert!(error.contains("refuses"), "{error}");
+
+    // The end.
+    user.begin("mirror_wait 0 1000 10000");
+    owner.ask("close");
+    assert!(user.end().unwrap().starts_with("peer_dead"));
+    assert!(user.ask("ended").contains("the other side closed it"));
+    let error = user.try_ask("remote_write 0 5 0 10").unwrap_err();
+    assert!(error.contains("has ended"), "{error}");
+}
+
+#[test]
+fn memory_and_events_cross_over_tls_on_one_host() {
+    everything_works(None, "tls");
+}
+
+#[test]
+fn memory_and_events_cross_over_tls() {
+    if let Some(hosts) = Hosts::new("memory_and_events_cross_over_tls") {
+        everything_works(Some(&hosts), "tls");
+    }
+}
+
+#[test]
+fn memory_and_events_cross_over_ucx() {
+    let test = "memory_and_events_cross_over_ucx";
+    if has_ucx(test)
+        && let Some(hosts) = Hosts::new(test)
+    {
+        everything_works(Some(&hosts), "ucx");
+    }
+}
+
+#[test]
+fn strangers_are_not_admitted() {
+    let (mut owner, mut user) = (Peer::local(), Peer::local());
+    let address = owner.ask(&format!("listen 127.0.0.1:0 {TOKEN} tls lo 1000"));
+    let error = user.try_ask(&format!("connect {address} {OTHER_TOKEN} tls lo 1000"));
+    assert!(error.unwrap_err().starts_with("no link to 127.0.0.1"));
+    let error = owner.try_ask("accept 200").unwrap_err();
+    assert!(error.contains("timed out"), "{error}");
+    user.ask(&format!("connect {address} {TOKEN} tls lo 1000"));
+    owner.ask("accept 10000");
+}
