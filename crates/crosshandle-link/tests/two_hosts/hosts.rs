@@ -185,10 +185,6 @@ impl Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
 }
 
 impl Drop for Peer {

@@ -1,7 +1,7 @@
 //! One host of the tests: reads requests, one a line, and answers each with a line that begins with `ok` or
 //! `error`. Ends when its input ends.
 
-use crosshandle::{Command, Context, Device, Event, Memory, Queue};
+use crosshandle::{Context, Device, Event, Memory, Queue};
 use crosshandle_link::{
     Data, Identity, Link, LinkOptions, Listener, RemoteEvent, RemoteMemory, Token,
 };
@@ -217,12 +217,8 @@ impl Peer {
                 to.read(0, &mut copied)?;
                 (copied == bytes).to_string()
             }
-            ["remote_fill_by_queue", ..] => {
-                let remote = &self.remote_memories[number(1)?];
-                let from = self.context.allocate(remote.len())?;
-                let command: Command = remote.copy_from(from.all())?;
-                self.queue.submit(command)?;
-                self.queue.finish()?;
+            ["remote_write_zeros", ..] => {
+                self.remote_memories[number(1)?].write(0, &vec![0; number(2)?])?;
                 String::new()
             }
             ["remote_signal", ..] => self.remote_events[number(1)?].signal()?.to_string(),
