@@ -54,6 +54,13 @@ mod tuning;
 #[allow(unsafe_code)]
 mod ucx;
 
+/// UCX as a link uses it, for the benchmark's comparison with UCX alone: not part of the interface that
+/// programs may rely on.
+#[doc(hidden)]
+pub mod bare {
+    pub use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
+}
+
 pub use control::identity::{Certificates, Identity, Token};
 pub use error::{Error, Result};
 pub use event::{PendingSignal, RemoteEvent};

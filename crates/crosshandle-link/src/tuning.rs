@@ -23,8 +23,6 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a thread that moves memory looks for the end itself, before it leaves that to the link's
 /// thread and sleeps.
 pub(crate) const SPIN: Duration = Duration::from_micros(100);
-/// How long the link's thread looks for more of what UCX brings, before it sleeps.
-pub(crate) const LISTEN_SPIN: Duration = Duration::from_micros(50);
 /// The longest sleep of a thread whose memory is moving, in case a wake is lost.
 pub(crate) const MAX_SLEEP: Duration = Duration::from_millis(100);
 

@@ -47,10 +47,9 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
         let dialler = Arc::clone(session);
         start("xhl-dial", move || dial_again(&dialler))?;
     }
-    let listens_to_data = match &session.data {
-        Some(data) => data.look_after()?,
-        None => false,
-    };
+    if let Some(data) = &session.data {
+        data.look_after()?;
+    }
     let (socket, wants_write) = {
         let state = session.state();
         match &state.channel {
@@ -68,8 +67,8 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
         flags.set(PollFlags::OUT, wants_write);
         descriptors.push(PollFd::new(socket, flags));
     }
-    if let Some(data) = session.data.as_ref().filter(|_| listens_to_data) {
-        descriptors.push(PollFd::new(data, PollFlags::IN));
+    if let Some(data) = &session.data {
+        descriptors.push(PollFd::new(&**data, PollFlags::IN));
     }
     let left = agenda.wake_at.saturating_duration_since(Instant::now());
     let timeout = Timespec {

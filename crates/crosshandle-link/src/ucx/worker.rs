@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicI8, Ordering};
 
 /// What UCX is told for a link.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// The network interface to use alone, as UCX names it.
-    pub(crate) interface: Option<String>,
+    pub interface: Option<String>,
     /// The transports to choose from.
-    pub(crate) transports: Option<String>,
+    pub transports: Option<String>,
 }
 
 /// A worker, with a context of its own.
-pub(crate) struct Worker {
+pub struct Worker {
     ucx: &'static Ucx,
     context: ucp_context_h,
     worker: ucp_worker_h,
@@ -36,10 +36,12 @@ unsafe impl Send for Worker {}
 
 /// Memory that the other side can reach.
 #[derive(Debug)]
-pub(crate) struct Registration {
+pub struct Registration {
     memory: ucp_mem_h,
-    pub(crate) address: u64,
-    pub(crate) key: Vec<u8>,
+    /// Its address, for the other side.
+    pub address: u64,
+    /// Its key, for the other side.
+    pub key: Vec<u8>,
 }
 
 // SAFETY: the handle is only passed back to the worker that made it.
@@ -47,7 +49,7 @@ unsafe impl Send for Registration {}
 
 /// The key of memory of the other side.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RemoteKey(ucp_rkey_h);
+pub struct RemoteKey(ucp_rkey_h);
 
 // SAFETY: the handle is only passed back to the worker that made it.
 unsafe impl Send for RemoteKey {}
@@ -57,7 +59,7 @@ unsafe impl Sync for RemoteKey {}
 /// An operation under way. It must be given to [`Worker::is_done`] until that says that it is.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Request(*mut c_void);
+pub struct Request(*mut c_void);
 
 // SAFETY: the handle is only passed back to the worker that made it.
 unsafe impl Send for Request {}
@@ -85,7 +87,11 @@ const NO_PARAM: ucp_request_param_t = ucp_request_param_t {
 };
 
 impl Worker {
-    pub(crate) fn new(settings: &Settings) -> Result<Self> {
+    /// Makes a worker.
+    ///
+    /// # Errors
+    /// No UCX, or UCX's own error; so for all calls.
+    pub fn new(settings: &Settings) -> Result<Self> {
         let ucx = library::get()?;
         let context = new_context(ucx, settings)?;
         let params = ucp_worker_params_t {
@@ -127,12 +133,12 @@ impl Worker {
     }
 
     /// Takes the descriptor that can be read from when an [armed](Self::arm) worker has something to do.
-    pub(crate) fn take_event_fd(&mut self) -> Option<OwnedFd> {
+    pub fn take_event_fd(&mut self) -> Option<OwnedFd> {
         self.event_fd.take()
     }
 
     /// Returns the address by which the other side reaches this worker.
-    pub(crate) fn address(&mut self) -> Result<Vec<u8>> {
+    pub fn address(&mut self) -> Result<Vec<u8>> {
         let call = &self.ucx.call;
         let (mut address, mut len) = (ptr::null_mut(), 0);
         // SAFETY: the worker is valid. UCX says how long the address is, and gets it back.
@@ -149,7 +155,7 @@ impl Worker {
 
     /// Connects to the other side's worker. UCX does not check the address: it must come from a peer that
     /// has shown who it is.
-    pub(crate) fn connect(&mut self, address: &[u8]) -> Result<()> {
+    pub fn connect(&mut self, address: &[u8]) -> Result<()> {
         if self.endpoint.is_some() {
             return Err(Error::Protocol("it gives its data endpoint twice"));
         }
@@ -198,7 +204,7 @@ impl Worker {
     }
 
     /// Returns the error with which the endpoint failed, if it has.
-    pub(crate) fn failure(&self) -> Option<Error> {
+    pub fn failure(&self) -> Option<Error> {
         match self.failed.load(Ordering::Acquire) {
             0 => None,
             status => Some(self.ucx.error("the data connection", status)),
@@ -210,7 +216,7 @@ impl Worker {
     /// # Safety
     /// The memory stays mapped, with this access, until the registration is given to
     /// [`unregister`](Self::unregister) or the worker is dropped.
-    pub(crate) unsafe fn register(
+    pub unsafe fn register(
         &mut self,
         start: *mut u8,
         len: usize,
@@ -257,13 +263,14 @@ impl Worker {
         })
     }
 
-    pub(crate) fn unregister(&mut self, registration: &Registration) {
+    /// Takes a registration back.
+    pub fn unregister(&mut self, registration: &Registration) {
         // SAFETY: this worker's context made it, and its owner gives it up.
         unsafe { (self.ucx.call.ucp_mem_unmap)(self.context, registration.memory) };
     }
 
     /// Reads the key of memory of the other side.
-    pub(crate) fn unpack(&mut self, key: &[u8]) -> Result<RemoteKey> {
+    pub fn unpack(&mut self, key: &[u8]) -> Result<RemoteKey> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
         }
@@ -277,7 +284,8 @@ impl Worker {
         Ok(RemoteKey(unpacked))
     }
 
-    pub(crate) fn destroy_key(&mut self, key: RemoteKey) {
+    /// Forgets a key.
+    pub fn destroy_key(&mut self, key: RemoteKey) {
         // SAFETY: this worker made it, and its owner gives it up.
         unsafe { (self.ucx.call.ucp_rkey_destroy)(key.0) };
     }
@@ -286,7 +294,7 @@ impl Worker {
     ///
     /// # Safety
     /// `len` bytes at `from` can be read until the request is done.
-    pub(crate) unsafe fn put(
+    pub unsafe fn put(
         &mut self,
         from: *const u8,
         len: usize,
@@ -305,7 +313,7 @@ impl Worker {
     ///
     /// # Safety
     /// `len` bytes at `into` can be written until the request is done.
-    pub(crate) unsafe fn get(
+    pub unsafe fn get(
         &mut self,
         into: *mut u8,
         len: usize,
@@ -321,7 +329,7 @@ impl Worker {
     }
 
     /// Starts to wait until all that was written is at the other side. `None`: it is.
-    pub(crate) fn flush(&mut self) -> Result<Option<Request>> {
+    pub fn flush(&mut self) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
         // SAFETY: the endpoint is valid.
         let status = unsafe { (self.ucx.call.ucp_ep_flush_nbx)(endpoint, &NO_PARAM) };
@@ -344,7 +352,7 @@ impl Worker {
     }
 
     /// Returns whether a request is done, and forgets it if it is.
-    pub(crate) fn is_done(&mut self, request: &mut Option<Request>) -> Result<bool> {
+    pub fn is_done(&mut self, request: &mut Option<Request>) -> Result<bool> {
         let Some(Request(pointer)) = request else {
             return Ok(true);
         };
@@ -360,13 +368,13 @@ impl Worker {
     }
 
     /// Does what there is to do. Returns whether there was anything.
-    pub(crate) fn progress(&mut self) -> bool {
+    pub fn progress(&mut self) -> bool {
         // SAFETY: the worker is valid.
         unsafe { (self.ucx.call.ucp_worker_progress)(self.worker) != 0 }
     }
 
     /// Makes the descriptor tell of what comes. `false`: something has come already.
-    pub(crate) fn arm(&mut self) -> Result<bool> {
+    pub fn arm(&mut self) -> Result<bool> {
         // SAFETY: the worker is valid.
         match unsafe { (self.ucx.call.ucp_worker_arm)(self.worker) } {
             UCS_ERR_BUSY => Ok(false),
@@ -376,7 +384,7 @@ impl Worker {
 
     /// Ends the endpoint: all that is under way fails. All keys of the other side's memory must have been
     /// destroyed.
-    pub(crate) fn close_endpoint(&mut self) {
+    pub fn close_endpoint(&mut self) {
         let Some(endpoint) = self.endpoint.take() else {
             return;
         };

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How long the pair of veths may take to come up.
+const UP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a peer may take to answer, unless it is told to wait.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
@@ -57,6 +59,22 @@ impl Hosts {
             ip(&["-n", &namespace, "link", "set", "lo", "up"])?;
             ip(&["-n", &namespace, "link", "set", &interface, "up"])?;
         }
+        for side in ["a", "b"] {
+            self.wait_until_up(side)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the kernel has seen that the other end of the pair is up: UCX uses no other interface.
+    fn wait_until_up(&self, side: &str) -> Result<(), String> {
+        let (namespace, interface) = (self.namespace(side), self.interface(side));
+        let start = Instant::now();
+        while !ip(&["-n", &namespace, "link", "show", "dev", &interface])?.contains("state UP") {
+            if start.elapsed() > UP_LIMIT {
+                return Err(format!("{interface} does not come up"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
         Ok(())
     }
 
@@ -92,7 +110,8 @@ impl Hosts {
             .arg(self.directory.join(format!("boot-{side}")))
             .arg(env!("CARGO_BIN_EXE_crosshandle-link-peer"))
             .env("CROSSHANDLE_SOCKET_DIR", self.directory.join(side))
-            .env("UCX_WARN_UNUSED_ENV_VARS", "n");
+            // Its log would go to the standard output.
+            .env("UCX_LOG_LEVEL", "fatal");
         Peer::spawn(command)
     }
 }
@@ -106,13 +125,14 @@ impl Drop for Hosts {
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<(), String> {
+/// Runs `ip`, and returns what it printed.
+fn ip(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new("ip")
         .args(arguments)
         .output()
         .map_err(|error| format!("ip: {error}"))?;
     match output.status.success() {
-        true => Ok(()),
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(format!(
             "ip {}: {}",
             arguments.join(" "),

@@ -1,6 +1,8 @@
 //! One host of the tests: reads requests, one a line, and answers each with a line that begins with `ok` or
 //! `error`. Ends when its input ends.
 
+mod figures;
+
 use crosshandle::{Context, Device, Event, Memory, Queue};
 use crosshandle_link::{
     Data, Identity, Link, LinkOptions, Listener, RemoteEvent, RemoteMemory, Token,
@@ -20,6 +22,7 @@ struct Peer {
     links: Vec<Link>,
     remote_memories: Vec<RemoteMemory>,
     remote_events: Vec<RemoteEvent>,
+    bare: Option<figures::Bare>,
 }
 
 fn main() -> Result<()> {
@@ -33,6 +36,7 @@ fn main() -> Result<()> {
         links: Vec::new(),
         remote_memories: Vec::new(),
         remote_events: Vec::new(),
+        bare: None,
     };
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -237,6 +241,16 @@ impl Peer {
                 format!("{kind} {}", start.elapsed().as_millis())
             }
             ["mirror_handle", ..] => self.remote_events[number(1)?].mirror().handle()?.to_string(),
+            ["bare", rest @ ..] => figures::bare(&mut self.bare, rest)?,
+            ["figure", what, count, len] => {
+                let ours = figures::Ours {
+                    memories: &self.memories,
+                    events: &self.events,
+                    remote_memories: &self.remote_memories,
+                    remote_events: &self.remote_events,
+                };
+                ours.figure(what, count.parse()?, len.parse()?)?
+            }
             _ => return Err(format!("no such request: {words:?}").into()),
         })
     }
