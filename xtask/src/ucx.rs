@@ -54,8 +54,11 @@ pub(crate) fn variables(workspace: &Workspace) -> Result<[(&'static str, PathBuf
     fs::create_dir_all(&directory).map_err(|error| cannot("create", &directory, error))?;
     let environment = Environment::for_wheel(workspace)?;
     let required = directory.join("requirement.txt");
-    fs::write(&required, format!("{NAME}=={VERSION} --hash=sha256:{SHA256}\n"))
-        .map_err(|error| cannot("write", &required, error))?;
+    fs::write(
+        &required,
+        format!("{NAME}=={VERSION} --hash=sha256:{SHA256}\n"),
+    )
+    .map_err(|error| cannot("write", &required, error))?;
     let mut download = environment.pip();
     download
         .args(["download", "--no-deps", "--only-binary", ":all:", "--dest"])
@@ -67,8 +70,7 @@ pub(crate) fn variables(workspace: &Workspace) -> Result<[(&'static str, PathBuf
     if let Some(problem) = step.run_optional()? {
         return Err(problem);
     }
-    let entries =
-        fs::read_dir(&directory).map_err(|error| cannot("read", &directory, error))?;
+    let entries = fs::read_dir(&directory).map_err(|error| cannot("read", &directory, error))?;
     let mut files = entries.flatten().map(|entry| entry.path());
     let wheel = files
         .find(|path| path.extension().is_some_and(|end| end == "whl"))
@@ -88,6 +90,6 @@ fn found(directory: &Path) -> [(&'static str, PathBuf); 2] {
     let package = directory.join("libucx");
     [
         ("CROSSHANDLE_UCX", package.join("lib")),
-        ("UCX_INCLUDE_DIR", package.join("include")),
+        ("LIBUCX_INCLUDE_DIR", package.join("include")),
     ]
 }

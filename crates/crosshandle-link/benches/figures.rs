@@ -24,7 +24,9 @@ fn main() {
         eprintln!("SKIPPED the figures: {error}");
         return;
     }
-    let Some(hosts) = Hosts::new("the figures") else { return };
+    let Some(hosts) = Hosts::new("the figures") else {
+        return;
+    };
     for _ in 0..repeats.unwrap_or(3) {
         let bare = bare(&hosts);
         let ucx = ours(&hosts, "ucx");
@@ -68,12 +70,18 @@ fn ours(hosts: &Hosts, data: &str) -> Vec<f64> {
         hosts.address("a"),
         hosts.interface("a")
     ));
-    b.ask(&format!("connect {address} {TOKEN} {data} {} 10000", hosts.interface("b")));
+    b.ask(&format!(
+        "connect {address} {TOKEN} {data} {} 10000",
+        hosts.interface("b")
+    ));
     a.ask("accept 10000");
     let open = |owner: &mut Peer, user: &mut Peer| {
         let memory = owner.ask(&format!("allocate {}", 64 * MIB));
         let event = owner.ask("create_event");
-        user.ask(&format!("open_memory {}", memory.split(' ').next().unwrap()));
+        user.ask(&format!(
+            "open_memory {}",
+            memory.split(' ').next().unwrap()
+        ));
         user.ask(&format!("open_event {event}"));
         // Pages that were never touched would be measured instead.
         owner.ask("fill 0 1");

@@ -113,6 +113,10 @@ impl Session {
 pub struct PendingSignal(Arc<Question>);
 
 impl PendingSignal {
+    pub(crate) fn new(question: Arc<Question>) -> Self {
+        Self(question)
+    }
+
     /// Waits until the other host has signalled, and returns the signal's number.
     ///
     /// # Errors
@@ -155,6 +159,14 @@ impl RemoteEvent {
                 mirror,
             }),
         })
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Inner> {
+        &self.opened.link
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.opened.id
     }
 
     /// Returns the event of this host that goes on as the other host's does. Other processes of this host

@@ -2,10 +2,11 @@
 
 use crate::control::message::{MAX_DATA, Message};
 use crate::error::{Error, Result};
+use crate::event::{PendingSignal, RemoteEvent};
 use crate::link::data::{DataPath, Direction, Piece};
 use crate::link::session::{Answer, Question, Session};
 use crate::link::{Inner, Link, close_object};
-use crate::tuning::PIECES_UNDER_WAY;
+use crate::tuning::{MAX_WITH_SIGNAL, PIECES_UNDER_WAY};
 use crate::ucx::worker::RemoteKey;
 use crosshandle::{Access, Command, Memory, MemoryHandle, MemoryRange};
 use std::collections::VecDeque;
@@ -172,6 +173,44 @@ impl RemoteMemory {
         self.write_many(&[(offset, from)])
     }
 
+    /// Copies bytes there, starting at byte `offset`, and then signals an event of the same link: whoever sees
+    /// the signal sees the bytes. Does not wait for either.
+    ///
+    /// Up to 16 KiB go with the signal in one message. More are written first, as [`write`](Self::write)
+    /// does, and waited for.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Error::InvalidArgument`] for an event of another link.
+    pub fn write_and_signal(
+        &self,
+        offset: usize,
+        from: &[u8],
+        event: &RemoteEvent,
+    ) -> Result<PendingSignal> {
+        self.check_writable()?;
+        self.check(offset, from.len())?;
+        if !Arc::ptr_eq(event.link(), &self.opened.link) {
+            return Err(Error::invalid(
+                "the event is of another link than the memory: write, then signal",
+            ));
+        }
+        if from.len() > MAX_WITH_SIGNAL {
+            self.write(offset, from)?;
+            return event.start_signal();
+        }
+        let question = self
+            .opened
+            .session()
+            .ask(|request| Message::WriteAndSignal {
+                request,
+                id: self.opened.id,
+                event: event.id(),
+                offset: self.start + offset as u64,
+                bytes: from,
+            })?;
+        Ok(PendingSignal::new(question))
+    }
+
     /// Copies several pieces here, each starting at the byte beside it, all under way at once.
     ///
     /// # Errors
@@ -242,10 +281,13 @@ impl RemoteMemory {
         session.state().check_alive()?;
         // SAFETY: the caller's promise.
         let moved = unsafe { data.move_pieces(direction, key, pieces, &|| session.wake()) };
-        moved.map_err(|error| match session.state().check_alive() {
+        moved.map_err(|error| {
+            // An endpoint that has failed moves nothing any more. Nothing but a new link has another one.
+            if data.has_failed() {
+                session.end(session.ended(error.to_string()), true);
+            }
             // The end of the link is the reason, whatever UCX says.
-            Err(ended) => ended,
-            Ok(()) => error,
+            session.state().check_alive().err().unwrap_or(error)
         })
     }
 
@@ -385,11 +427,15 @@ impl Local {
                 // it as the library itself does: what races with other processes is arbitrary bytes.
                 unsafe { to.move_pieces(data, Direction::Put, *key, pieces) }
             }
-            None => self.through_copies(to, |copy, at, len| {
-                let mut bytes = vec![0; len];
-                copy.read(0, &mut bytes)?;
-                to.write_over_tls(at, &bytes)
-            }, true),
+            None => self.through_copies(
+                to,
+                |copy, at, len| {
+                    let mut bytes = vec![0; len];
+                    copy.read(0, &mut bytes)?;
+                    to.write_over_tls(at, &bytes)
+                },
+                true,
+            ),
         }
     }
 
@@ -400,11 +446,15 @@ impl Local {
                 // SAFETY: as in `send`; the range is writable.
                 unsafe { from.move_pieces(data, Direction::Get, *key, pieces) }
             }
-            None => self.through_copies(from, |copy, at, len| {
-                let mut bytes = vec![0; len];
-                from.read_over_tls(at, &mut bytes)?;
-                Ok(copy.write(0, &bytes)?)
-            }, false),
+            None => self.through_copies(
+                from,
+                |copy, at, len| {
+                    let mut bytes = vec![0; len];
+                    from.read_over_tls(at, &mut bytes)?;
+                    Ok(copy.write(0, &bytes)?)
+                },
+                false,
+            ),
         }
     }
 

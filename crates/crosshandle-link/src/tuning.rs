@@ -34,11 +34,13 @@ pub(crate) const MAX_UNACCEPTED: usize = 16;
 pub(crate) const MAX_OPENING: usize = 1024;
 /// Objects that are open for the other side.
 pub(crate) const MAX_SERVED: usize = 1 << 16;
-/// Bytes of messages that the other side has not confirmed; a link that has more ends.
-pub(crate) const MAX_UNCONFIRMED: usize = 256 << 20;
+/// Bytes of answers that the other side has not confirmed; a link that has more ends.
+pub(crate) const MAX_OWED: usize = 256 << 20;
 /// Messages after whose receipt it is confirmed at once.
 pub(crate) const ACK_EVERY: u64 = 64;
 /// Pieces of memory that are under way over TLS at once, for one call.
 pub(crate) const PIECES_UNDER_WAY: usize = 16;
 /// How many failed signals before the latest are told one by one.
 pub(crate) const MAX_FAILURES_TOLD: u64 = 64;
+/// Bytes that are sent in one message with the signal that follows them.
+pub(crate) const MAX_WITH_SIGNAL: usize = 16 << 10;

@@ -5,14 +5,14 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-#[allow(dead_code, unreachable_pub, missing_docs)]
+#[allow(dead_code)]
 #[path = "../src/ucx/sys.rs"]
 mod sys;
 
 use sys::*;
 
 /// The directory with `ucp/api/ucp.h`; `cargo xtask test` sets it.
-const INCLUDE: &str = "UCX_INCLUDE_DIR";
+const INCLUDE: &str = "LIBUCX_INCLUDE_DIR";
 
 /// Facts, each as the C expression and as the declarations have it.
 fn facts() -> Vec<(String, i128)> {
@@ -106,11 +106,21 @@ fn functions_have_the_types_of_the_headers() {
     let mut checks = String::from("#include <ucp/api/ucp.h>\n");
     let mut count = 0;
     for line in block.lines().skip(1).take_while(|line| *line != "}") {
-        let (name, kind) = line.trim().trim_end_matches(',').split_once(": fn(").unwrap();
+        let (name, kind) = line
+            .trim()
+            .trim_end_matches(',')
+            .split_once(": fn(")
+            .unwrap();
         let (arguments, result) = kind.split_once(')').unwrap();
-        let result = result.trim().strip_prefix("-> ").map_or("void".to_owned(), c_type);
+        let result = result
+            .trim()
+            .strip_prefix("-> ")
+            .map_or("void".to_owned(), c_type);
         let arguments: Vec<_> = arguments.split(", ").map(c_type).collect();
-        checks += &format!("{result} (*own_{name})({}) = {name};\n", arguments.join(", "));
+        checks += &format!(
+            "{result} (*own_{name})({}) = {name};\n",
+            arguments.join(", ")
+        );
         count += 1;
     }
     checks += "int main(void) { return 0; }\n";
@@ -151,14 +161,14 @@ fn scratch() -> PathBuf {
 /// Compiles a program, and returns its path.
 fn compile(include: &Path, source: &str, options: &[&str]) -> PathBuf {
     let name = format!("layout-{}", options.len());
-    let (path, program) = (
-        scratch().join(format!("{name}.c")),
-        scratch().join(&name),
-    );
+    let (path, program) = (scratch().join(format!("{name}.c")), scratch().join(&name));
     std::fs::write(&path, source).unwrap();
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
-    command.args(["-std=gnu11", "-I"]).arg(include).args(options);
+    command
+        .args(["-std=gnu11", "-I"])
+        .arg(include)
+        .args(options);
     let output = command.arg(&path).arg("-o").arg(&program).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
@@ -166,7 +176,9 @@ fn compile(include: &Path, source: &str, options: &[&str]) -> PathBuf {
 }
 
 fn run(include: &Path, source: &str) -> Vec<i128> {
-    let output = Command::new(compile(include, source, &[])).output().unwrap();
+    let output = Command::new(compile(include, source, &[]))
+        .output()
+        .unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| line.parse().unwrap()).collect()

@@ -88,7 +88,8 @@ impl Channel {
                 .process_new_packets()
                 .map_err(std::io::Error::other)?;
             let start = self.input.len();
-            self.input.resize(start + state.plaintext_bytes_to_read(), 0);
+            self.input
+                .resize(start + state.plaintext_bytes_to_read(), 0);
             self.tls.reader().read_exact(&mut self.input[start..])?;
             if is_over {
                 break;

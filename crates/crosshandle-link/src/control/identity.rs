@@ -5,7 +5,8 @@ use data_encoding::BASE32_NOPAD;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption, WebPkiServerVerifier};
 use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, ring as provider, verify_tls13_signature_with_raw_key,
+    CryptoProvider, WebPkiSupportedAlgorithms, ring as provider,
+    verify_tls13_signature_with_raw_key,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{
@@ -13,7 +14,9 @@ use rustls::pki_types::{
     UnixTime,
 };
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{
+    AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, WebPkiClientVerifier,
+};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{
@@ -58,7 +61,8 @@ impl Token {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = path.as_ref();
-        let metadata = std::fs::metadata(path).map_err(Error::os("reading the file of the token"))?;
+        let metadata =
+            std::fs::metadata(path).map_err(Error::os("reading the file of the token"))?;
         if metadata.permissions().mode() & 0o077 != 0 {
             return Err(Error::Identity(
                 format!(
@@ -68,7 +72,8 @@ impl Token {
                 .into(),
             ));
         }
-        let text = std::fs::read_to_string(path).map_err(Error::os("reading the file of the token"))?;
+        let text =
+            std::fs::read_to_string(path).map_err(Error::os("reading the file of the token"))?;
         text.trim().parse()
     }
 
@@ -86,8 +91,8 @@ impl Token {
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| cannot("is refused"))?;
         // RFC 8410: the fixed beginnings of an Ed25519 private key and of a public one.
         let mut private = vec![
-            0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04,
-            0x20,
+            0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22,
+            0x04, 0x20,
         ];
         private.extend_from_slice(&seed);
         let mut public = vec![
@@ -243,9 +248,10 @@ fn with_certificates(
     let chain = read(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|error| refused(&format!("{}: {error}", files.key.display())))?;
-    let of_server = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
-        .build()
-        .map_err(|error| refused(&error))?;
+    let of_server =
+        WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
+            .build()
+            .map_err(|error| refused(&error))?;
     let of_client = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider))
         .build()
         .map_err(|error| refused(&error))?;

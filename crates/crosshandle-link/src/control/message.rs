@@ -144,7 +144,7 @@ pub enum Message<'a> {
         /// The owner's number of the event.
         id: u32,
     },
-    /// The answer to a `Signal` (its number) or a `Write` (nothing).
+    /// The answer to a `Signal` or a `WriteAndSignal` (its number) or a `Write` (nothing).
     Done {
         /// The question's number.
         request: u64,
@@ -213,6 +213,19 @@ pub enum Message<'a> {
         /// The new bytes.
         bytes: &'a [u8],
     },
+    /// Asks to change bytes of memory and then to signal an event.
+    WriteAndSignal {
+        /// The question's number.
+        request: u64,
+        /// The owner's number of the memory.
+        id: u32,
+        /// The owner's number of the event.
+        event: u32,
+        /// The first byte.
+        offset: u64,
+        /// The new bytes.
+        bytes: &'a [u8],
+    },
     /// The sender ends the link.
     Bye {
         /// The reason.
@@ -237,12 +250,25 @@ mod kind {
     pub(super) const DATA: u8 = 14;
     pub(super) const WRITE: u8 = 15;
     pub(super) const BYE: u8 = 16;
+    pub(super) const WRITE_AND_SIGNAL: u8 = 17;
 }
 
 impl<'a> Message<'a> {
     /// Returns whether both sides count the message.
     pub fn is_sequenced(&self) -> bool {
         !matches!(self, Self::Ack { .. })
+    }
+
+    /// Returns whether the message answers a question.
+    pub fn is_asked_for(&self) -> bool {
+        matches!(
+            self,
+            Self::Memory { .. }
+                | Self::Event { .. }
+                | Self::Done { .. }
+                | Self::Refused { .. }
+                | Self::Data { .. }
+        )
     }
 
     /// Returns the message as a frame.
@@ -338,6 +364,18 @@ impl<'a> Message<'a> {
                 put(&mut to, &[request, offset]);
                 to.extend_from_slice(&id.to_le_bytes());
             }
+            Self::WriteAndSignal {
+                request,
+                id,
+                event,
+                offset,
+                ..
+            } => {
+                to.push(kind::WRITE_AND_SIGNAL);
+                put(&mut to, &[request, offset]);
+                to.extend_from_slice(&id.to_le_bytes());
+                to.extend_from_slice(&event.to_le_bytes());
+            }
             Self::Bye { .. } => to.push(kind::BYE),
         }
         to.extend_from_slice(self.blob());
@@ -353,7 +391,9 @@ impl<'a> Message<'a> {
             Self::Open { handle, .. } => handle,
             Self::Memory { key, .. } => key,
             Self::Address { address } => address,
-            Self::Data { bytes, .. } | Self::Write { bytes, .. } => bytes,
+            Self::Data { bytes, .. }
+            | Self::Write { bytes, .. }
+            | Self::WriteAndSignal { bytes, .. } => bytes,
             Self::Refused { why, .. } | Self::Failed { why, .. } | Self::Bye { why } => {
                 &why.as_bytes()[..why.floor_char_boundary(MAX_TEXT)]
             }
@@ -475,6 +515,16 @@ impl<'a> Message<'a> {
                     bytes: fields.blob(MAX_DATA)?,
                 }
             }
+            kind::WRITE_AND_SIGNAL => {
+                let (request, offset) = (fields.u64()?, fields.u64()?);
+                Self::WriteAndSignal {
+                    request,
+                    id: fields.u32()?,
+                    event: fields.u32()?,
+                    offset,
+                    bytes: fields.blob(MAX_DATA)?,
+                }
+            }
             kind::BYE => Self::Bye {
                 why: fields.text()?,
             },
@@ -589,6 +639,13 @@ mod tests {
                 offset: 3,
                 bytes: b"bytes",
             },
+            Message::WriteAndSignal {
+                request: 1,
+                id: 2,
+                event: 3,
+                offset: 4,
+                bytes: b"bytes",
+            },
             Message::Bye { why: "enough" },
         ]
     }
@@ -610,7 +667,8 @@ mod tests {
                 let cut = Message::decode(&frame[PREFIX..end]);
                 assert_ne!(cut.as_ref(), Ok(&message));
                 let blob = message.blob().len();
-                let is_in_blob = end >= frame.len() - blob && !matches!(message, Message::Open { .. });
+                let is_in_blob =
+                    end >= frame.len() - blob && !matches!(message, Message::Open { .. });
                 assert_eq!(cut.is_ok(), is_in_blob, "{message:?} cut at {end}: {cut:?}");
             }
         }

@@ -252,6 +252,11 @@ impl DataPath {
         shared.worker.failure().map_or(Ok(()), Err)
     }
 
+    /// Returns whether the endpoint has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.shared().worker.failure().is_some()
+    }
+
     /// Ends all that is under way.
     pub(crate) fn close(&self) {
         let mut shared = self.shared();

@@ -230,8 +230,9 @@ impl Shared {
         }
         let data = data_path(&self.options)?;
         let mut id = SessionId::default();
-        getrandom::fill(&mut id)
-            .map_err(|error| Error::os("numbering a link")(std::io::Error::other(error.to_string())))?;
+        getrandom::fill(&mut id).map_err(|error| {
+            Error::os("numbering a link")(std::io::Error::other(error.to_string()))
+        })?;
         greeted.hello.session = id;
         greeted.send(&Hello {
             session: id,

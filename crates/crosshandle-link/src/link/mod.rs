@@ -4,6 +4,8 @@ pub(crate) mod data;
 pub(crate) mod listener;
 pub(crate) mod serve;
 pub(crate) mod session;
+#[cfg(test)]
+mod tests;
 pub(crate) mod thread;
 
 use crate::control::handshake::{self, Greeted};

@@ -82,7 +82,9 @@ impl Session {
                     unsafe { data.register(bytes.as_ptr(), bytes.len(), is_writable)? };
                 if registration.key.len() > MAX_BLOB {
                     data.unregister(&registration);
-                    return Err(Error::invalid("UCX's key of the memory is too long to be sent"));
+                    return Err(Error::invalid(
+                        "UCX's key of the memory is too long to be sent",
+                    ));
                 }
                 Some(registration)
             }
@@ -197,15 +199,38 @@ impl Session {
 
     /// Signals an event for the other side.
     pub(crate) fn signal_served(&self, request: u64, id: u32) -> Result<(), &'static str> {
-        let event = match self.state().served.get(&id) {
-            Some(Served::Event { event, .. }) => event.clone(),
-            _ => return Err("it signals what is not an open event"),
-        };
-        match event.signal() {
-            Ok(value) => drop(self.say(&Message::Done { request, value })),
-            Err(error) => self.refuse(request, &error.into()),
-        }
+        let event = self.served_event(id)?;
+        self.answer(request, event.signal().map_err(Error::from));
         Ok(())
+    }
+
+    /// Writes memory and then signals an event for the other side.
+    pub(crate) fn write_and_signal_served(
+        &self,
+        request: u64,
+        id: u32,
+        event: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), &'static str> {
+        let (memory, event) = (self.served_memory(id)?, self.served_event(event)?);
+        let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
+        self.answer(request, written.and_then(|()| Ok(event.signal()?)));
+        Ok(())
+    }
+
+    fn answer(&self, request: u64, result: Result<u64>) {
+        match result {
+            Ok(value) => drop(self.say(&Message::Done { request, value })),
+            Err(error) => self.refuse(request, &error),
+        }
+    }
+
+    fn served_event(&self, id: u32) -> Result<Event, &'static str> {
+        match self.state().served.get(&id) {
+            Some(Served::Event { event, .. }) => Ok(event.clone()),
+            _ => Err("it signals what is not an open event"),
+        }
     }
 
     fn served_memory(&self, id: u32) -> Result<Arc<Memory>, &'static str> {
@@ -246,10 +271,7 @@ impl Session {
     ) -> Result<(), &'static str> {
         let memory = self.served_memory(id)?;
         let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
-        match written {
-            Ok(()) => drop(self.say(&Message::Done { request, value: 0 })),
-            Err(error) => self.refuse(request, &error),
-        }
+        self.answer(request, written.map(|()| 0));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::control::message::{Hello, Message, SessionId};
 use crate::error::{Error, Result};
 use crate::event::Mirror;
 use crate::tuning::{
-    ACK_EVERY, ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, MAX_UNCONFIRMED, REDIALS_PER_KEEP_ALIVE,
+    ACK_EVERY, ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, MAX_OWED, REDIALS_PER_KEEP_ALIVE,
 };
 use crosshandle::{Context, Notifier};
 use rustix::event::{EventfdFlags, eventfd};
@@ -56,8 +56,9 @@ pub(crate) struct Dial {
 pub(crate) struct State {
     pub(crate) channel: Option<Channel>,
     /// Frames that the other side has not confirmed. The first one follows `confirmed` others.
-    unconfirmed: VecDeque<Vec<u8>>,
-    unconfirmed_bytes: usize,
+    unconfirmed: VecDeque<Unconfirmed>,
+    /// Bytes of those that answer the other side.
+    owed_bytes: usize,
     confirmed: u64,
     /// Sequenced messages that have come in, and how many of those have been confirmed.
     pub(crate) received: u64,
@@ -74,6 +75,13 @@ pub(crate) struct State {
     has_data_endpoint: bool,
     pub(crate) is_dialling: bool,
     ended: Option<Error>,
+}
+
+/// A frame that the other side has not confirmed.
+struct Unconfirmed {
+    frame: Vec<u8>,
+    /// Its bytes, if the other side has asked for it.
+    owed: usize,
 }
 
 /// An answer.
@@ -160,7 +168,7 @@ impl Session {
             state: Mutex::new(State {
                 channel: Some(greeted.into_channel()?),
                 unconfirmed: VecDeque::new(),
-                unconfirmed_bytes: 0,
+                owed_bytes: 0,
                 confirmed: 0,
                 received: 0,
                 reported: 0,
@@ -282,7 +290,9 @@ impl Session {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Error::TimedOut("waiting for the other side's data endpoint"));
+                return Err(Error::TimedOut(
+                    "waiting for the other side's data endpoint",
+                ));
             }
             state = self
                 .changed
@@ -310,7 +320,7 @@ impl Session {
         let served = std::mem::take(&mut state.served);
         let channel = state.channel.take();
         state.unconfirmed.clear();
-        state.unconfirmed_bytes = 0;
+        state.owed_bytes = 0;
         drop(state);
         // Waiters first: they may be many, and closing takes its time.
         for mirror in mirrors.into_values().filter_map(|mirror| mirror.upgrade()) {
@@ -411,8 +421,12 @@ impl State {
             None => Ok(false),
         };
         if message.is_sequenced() {
-            self.unconfirmed_bytes += frame.len();
-            self.unconfirmed.push_back(frame);
+            let owed = match message.is_asked_for() {
+                true => frame.len(),
+                false => 0,
+            };
+            self.owed_bytes += owed;
+            self.unconfirmed.push_back(Unconfirmed { frame, owed });
         }
         match was_flushed {
             Ok(is_left) => is_left,
@@ -423,9 +437,9 @@ impl State {
         }
     }
 
-    /// Returns whether the other side confirms too little of what it is sent.
+    /// Returns whether the other side asks for more than it takes.
     pub(crate) fn is_choked(&self) -> bool {
-        self.unconfirmed_bytes > MAX_UNCONFIRMED
+        self.owed_bytes > MAX_OWED
     }
 
     /// Confirms what has been received. Also says that this side lives.
@@ -454,8 +468,9 @@ impl State {
             return Err("it confirms what was not sent");
         }
         for _ in self.confirmed..received {
-            let frame = self.unconfirmed.pop_front().unwrap_or_default();
-            self.unconfirmed_bytes -= frame.len();
+            if let Some(Unconfirmed { owed, .. }) = self.unconfirmed.pop_front() {
+                self.owed_bytes -= owed;
+            }
         }
         self.confirmed = received;
         Ok(())
@@ -463,7 +478,7 @@ impl State {
 
     fn resume(&mut self, mut channel: Channel, received: u64) -> Result<(), &'static str> {
         self.forget_confirmed(received)?;
-        for frame in &self.unconfirmed {
+        for Unconfirmed { frame, .. } in &self.unconfirmed {
             channel.queue(frame);
         }
         self.note_heard();

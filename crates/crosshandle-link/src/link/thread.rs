@@ -15,10 +15,7 @@ use std::thread;
 use std::time::Instant;
 
 /// Starts a thread of the link.
-pub(crate) fn start(
-    name: &'static str,
-    run: impl FnOnce() + Send + 'static,
-) -> Result<()> {
+pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     thread::Builder::new()
         .name(name.into())
         .spawn(run)
@@ -108,9 +105,6 @@ fn exchange(session: &Arc<Session>) -> Result<()> {
     loop {
         let mut state = session.state();
         state.check_alive()?;
-        if state.is_choked() {
-            return Err(Error::Protocol("it takes nothing of what it asks for"));
-        }
         let Some(channel) = &mut state.channel else {
             return Ok(());
         };
@@ -139,7 +133,11 @@ fn exchange(session: &Arc<Session>) -> Result<()> {
         for frame in frames {
             let message = Message::decode(&frame).map_err(Error::Protocol)?;
             if message.is_sequenced() {
-                session.state().count_received();
+                let mut state = session.state();
+                state.count_received();
+                if state.is_choked() {
+                    return Err(Error::Protocol("it asks for more than it takes"));
+                }
             }
             handle(session, message)?;
         }
@@ -174,6 +172,13 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             offset,
             bytes,
         } => session.write_served(request, id, offset, bytes),
+        Message::WriteAndSignal {
+            request,
+            id,
+            event,
+            offset,
+            bytes,
+        } => session.write_and_signal_served(request, id, event, offset, bytes),
         Message::Memory {
             request,
             id,
@@ -216,7 +221,9 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
         }
         Message::Address { address } => {
             let Some(data) = &session.data else {
-                return Err(Error::Protocol("it gives a data endpoint to a link without one"));
+                return Err(Error::Protocol(
+                    "it gives a data endpoint to a link without one",
+                ));
             };
             data.connect(address)?;
             session.note_data_endpoint();

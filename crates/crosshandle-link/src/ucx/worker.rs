@@ -187,8 +187,7 @@ impl Worker {
         };
         let mut endpoint = ptr::null_mut();
         // SAFETY: worker and parameters are valid. The address is as a linked peer sent it.
-        let status =
-            unsafe { (self.ucx.call.ucp_ep_create)(self.worker, &params, &mut endpoint) };
+        let status = unsafe { (self.ucx.call.ucp_ep_create)(self.worker, &params, &mut endpoint) };
         self.ucx.check("ucp_ep_create", status)?;
         self.endpoint = Some(endpoint);
         Ok(())
@@ -336,11 +335,7 @@ impl Worker {
         self.started("ucp_ep_flush_nbx", status)
     }
 
-    fn started(
-        &self,
-        call: &'static str,
-        status: ucs_status_ptr_t,
-    ) -> Result<Option<Request>> {
+    fn started(&self, call: &'static str, status: ucs_status_ptr_t) -> Result<Option<Request>> {
         match status.addr() {
             0 => Ok(None),
             // The last hundred addresses stand for errors.
@@ -475,4 +470,3 @@ fn new_context(ucx: &Ucx, settings: &Settings) -> Result<ucp_context_h> {
         made.map(|()| context)
     }
 }
-

@@ -51,7 +51,10 @@ impl Hosts {
         }
         let (a, b) = (self.namespace("a"), self.namespace("b"));
         let (veth_a, veth_b) = (self.interface("a"), self.interface("b"));
-        ip(&["link", "add", &veth_a, "netns", &a, "type", "veth", "peer", "name", &veth_b, "netns", &b])?;
+        ip(&[
+            "link", "add", &veth_a, "netns", &a, "type", "veth", "peer", "name", &veth_b, "netns",
+            &b,
+        ])?;
         for side in ["a", "b"] {
             let (namespace, interface) = (self.namespace(side), self.interface(side));
             let address = format!("{}/24", self.address(side));
@@ -198,6 +201,10 @@ impl Peer {
     pub(crate) fn ask(&mut self, request: &str) -> String {
         self.try_ask(request)
             .unwrap_or_else(|error| panic!("{request}: {error}"))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Ends the process as a crash would.

@@ -27,11 +27,19 @@ fn link(hosts: Option<&Hosts>, data: &str, keep_alive_ms: u32) -> (Peer, Peer) {
         None => (Peer::local(), Peer::local()),
     };
     let (address, own, other) = match hosts {
-        Some(hosts) => (hosts.address("a"), hosts.interface("a"), hosts.interface("b")),
+        Some(hosts) => (
+            hosts.address("a"),
+            hosts.interface("a"),
+            hosts.interface("b"),
+        ),
         None => ("127.0.0.1", "lo".into(), "lo".into()),
     };
-    let listens = owner.ask(&format!("listen {address}:0 {TOKEN} {data} {own} {keep_alive_ms}"));
-    let host = user.ask(&format!("connect {listens} {TOKEN} {data} {other} {keep_alive_ms}"));
+    let listens = owner.ask(&format!(
+        "listen {address}:0 {TOKEN} {data} {own} {keep_alive_ms}"
+    ));
+    let host = user.ask(&format!(
+        "connect {listens} {TOKEN} {data} {other} {keep_alive_ms}"
+    ));
     assert_eq!(host, owner.ask("host"));
     assert_eq!(owner.ask("accept 10000"), user.ask("host"));
     (owner, user)
@@ -52,8 +60,14 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
         let error = user.try_ask(&format!("open_memory_here {}", handles[0]));
         assert!(error.unwrap_err().contains("another host"));
     }
-    assert_eq!(user.ask(&format!("open_memory {}", handles[0])), format!("{len} ReadWrite"));
-    assert_eq!(user.ask(&format!("open_memory {}", handles[1])), format!("{len} ReadOnly"));
+    assert_eq!(
+        user.ask(&format!("open_memory {}", handles[0])),
+        format!("{len} ReadWrite")
+    );
+    assert_eq!(
+        user.ask(&format!("open_memory {}", handles[1])),
+        format!("{len} ReadOnly")
+    );
     assert_eq!(user.ask(&format!("open_event {event}")), "0");
 
     // Bytes there and back, in parts.
@@ -68,7 +82,10 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     // What is not allowed.
     let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
     assert!(error.contains("reading only"), "{error}");
-    for request in ["remote_write 0 5 2999999 2", "remote_holds 1 5 18446744073709551615 2"] {
+    for request in [
+        "remote_write 0 5 2999999 2",
+        "remote_holds 1 5 18446744073709551615 2",
+    ] {
         let error = user.try_ask(request).unwrap_err();
         assert!(error.contains("not inside"), "{error}");
     }
@@ -100,10 +117,29 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     assert_eq!(owner.ask(&format!("holds 0 77 0 {len}")), "true");
     owner.ask("wait 0 8 10000");
 
+    // A write and its signal in one, small and large.
+    for (number, len) in [(9, 1000), (10, 2_000_000)] {
+        let answer = user.ask(&format!("remote_write_and_signal 0 {number} 5 {len}"));
+        assert_eq!(answer, number.to_string());
+        owner.ask(&format!("wait 0 {number} 10000"));
+        assert_eq!(owner.ask(&format!("holds 0 {number} 5 {len}")), "true");
+    }
+    assert!(
+        user.try_ask("remote_write_and_signal 1 1 0 10")
+            .unwrap_err()
+            .contains("reading only")
+    );
+    owner.ask("fill 0 77");
+
     // A handle that the other side cannot open is refused there, and the link goes on.
     if hosts.is_some() {
-        let error = owner.try_ask(&format!("open_memory {}", handles[0])).unwrap_err();
-        assert!(error.contains("refuses") && error.contains("another host"), "{error}");
+        let error = owner
+            .try_ask(&format!("open_memory {}", handles[0]))
+            .unwrap_err();
+        assert!(
+            error.contains("refuses") && error.contains("another host"),
+            "{error}"
+        );
         assert_eq!(user.ask("remote_holds 0 77 0 3000000"), "true");
     }
 
@@ -160,7 +196,9 @@ fn waited(answer: &str, kind: &str) -> u64 {
 /// The network is away for less than the keep-alive, several times.
 fn short_partitions_are_survived(data: &str) {
     let test = "short_partitions_are_survived";
-    let Some(hosts) = Hosts::new(test) else { return };
+    let Some(hosts) = Hosts::new(test) else {
+        return;
+    };
     let (mut owner, mut user) = link(Some(&hosts), data, 8_000);
     let handles = owner.ask("allocate 4000000");
     let event = owner.ask("create_event");
@@ -210,7 +248,9 @@ fn short_partitions_are_survived_over_ucx() {
 /// The network is away for longer than the keep-alive: everything that waits fails in time, on both sides.
 fn long_partitions_end_the_link(data: &str) {
     let test = "long_partitions_end_the_link";
-    let Some(hosts) = Hosts::new(test) else { return };
+    let Some(hosts) = Hosts::new(test) else {
+        return;
+    };
     const KEEP_ALIVE_MS: u64 = 1000;
     // By the issue 50; two CPUs that other tests use too need more.
     const LATENESS_MS: u64 = 250;
@@ -227,12 +267,22 @@ fn long_partitions_end_the_link(data: &str) {
     owner.begin("until_ended 20000");
     waited(&user.end().unwrap(), "peer_dead");
     let lateness = start.elapsed();
-    assert!(lateness.as_millis() as u64 <= KEEP_ALIVE_MS + LATENESS_MS, "{lateness:?}");
+    assert!(
+        lateness.as_millis() as u64 <= KEEP_ALIVE_MS + LATENESS_MS,
+        "{lateness:?}"
+    );
     println!("{data}: waiters were told {lateness:?} after the network failed");
     owner.end().unwrap();
     assert!(start.elapsed().as_millis() as u64 <= KEEP_ALIVE_MS + LATENESS_MS);
-    for request in ["remote_write 0 1 0 1000", "remote_holds 0 1 0 1000", "remote_signal 0"] {
-        assert!(user.try_ask(request).unwrap_err().contains("has ended"), "{request}");
+    for request in [
+        "remote_write 0 1 0 1000",
+        "remote_holds 0 1 0 1000",
+        "remote_signal 0",
+    ] {
+        assert!(
+            user.try_ask(request).unwrap_err().contains("has ended"),
+            "{request}"
+        );
     }
     // The network comes back, and so does nothing of the link, but a new one does.
     hosts.connect(true);
@@ -277,6 +327,63 @@ fn transfers_end_when_the_other_side_dies() {
         owner.kill();
         let error = user.end().unwrap_err();
         assert!(error.contains("has ended"), "{error}");
-        assert!(start.elapsed() < Duration::from_millis(3000), "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < Duration::from_millis(3000),
+            "{:?}",
+            start.elapsed()
+        );
     }
+}
+
+/// Returns the bytes of memory that a process has.
+fn resident(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse::<usize>()
+        .unwrap()
+        * 1024
+}
+
+/// Who cannot show who it is gets nothing, whatever it sends, and keeps nobody out.
+#[test]
+fn strangers_cost_little_and_keep_nobody_out() {
+    use std::io::Write;
+    use std::net::TcpStream;
+    let (mut owner, mut user) = (Peer::local(), Peer::local());
+    let address = owner.ask(&format!("listen 127.0.0.1:0 {TOKEN} tls lo 3000"));
+    let before = resident(owner.id());
+    // The beginning of a TLS record, of a greeting of ours without TLS, of a web page, and nothing.
+    let mut record = vec![0x16, 3, 1, 0x40, 0];
+    record.resize(3000, 0xff);
+    let beginnings: [&[u8]; 5] = [
+        &record,
+        b"xhlink\0\x01",
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0xff; 4096],
+        b"",
+    ];
+    let mut silent = Vec::new();
+    for round in 0..400 {
+        let mut stranger = TcpStream::connect(&address).unwrap();
+        let _ = stranger.write_all(beginnings[round % beginnings.len()]);
+        silent.push(stranger);
+    }
+    let start = Instant::now();
+    user.ask(&format!("connect {address} {TOKEN} tls lo 3000"));
+    owner.ask("accept 10000");
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
+    let handle = owner.ask("allocate 1000");
+    user.ask(&format!("open_memory {}", words(&handle)[0]));
+    // 32 of them may have a thread and what TLS needs to begin with.
+    let grown = resident(owner.id()).saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes for 400 strangers");
+    println!("400 strangers: {grown} bytes more");
+    drop(silent);
 }

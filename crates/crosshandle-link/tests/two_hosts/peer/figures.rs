@@ -33,8 +33,7 @@ impl Ours<'_> {
             "ping" => {
                 for round in 1..=count as u64 {
                     let start = Instant::now();
-                    remote.write(0, &bytes)?;
-                    drop(self.remote_events[0].start_signal()?);
+                    drop(remote.write_and_signal(0, &bytes, &self.remote_events[0])?);
                     event.wait_value_timeout(first + round, Duration::from_secs(10))?;
                     times.push(start.elapsed());
                 }
@@ -42,8 +41,7 @@ impl Ours<'_> {
             "pong" => {
                 for round in 1..=count as u64 {
                     event.wait_value_timeout(first + round, Duration::from_secs(10))?;
-                    remote.write(0, &bytes)?;
-                    drop(self.remote_events[0].start_signal()?);
+                    drop(remote.write_and_signal(0, &bytes, &self.remote_events[0])?);
                 }
                 return Ok(self.memories.len().to_string());
             }
@@ -58,7 +56,8 @@ impl Ours<'_> {
                 let mut bytes = vec![0; 10_000 * len];
                 for _ in 0..count {
                     let chunks = bytes.chunks_mut(len).enumerate();
-                    let mut pieces: Vec<_> = chunks.map(|(index, piece)| (index * len, piece)).collect();
+                    let mut pieces: Vec<_> =
+                        chunks.map(|(index, piece)| (index * len, piece)).collect();
                     let start = Instant::now();
                     remote.read_many(&mut pieces)?;
                     times.push(start.elapsed());
@@ -206,7 +205,8 @@ impl Bare {
                     for (index, piece) in bytes.chunks_mut(len).enumerate() {
                         let from = remote + (index * len) as u64;
                         // SAFETY: `finish` returns when nothing is under way any more.
-                        let request = unsafe { self.worker.get(piece.as_mut_ptr(), len, from, key)? };
+                        let request =
+                            unsafe { self.worker.get(piece.as_mut_ptr(), len, from, key)? };
                         requests.extend(request.map(Some));
                     }
                     self.finish(&mut requests)?;

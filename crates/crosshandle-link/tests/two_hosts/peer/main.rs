@@ -76,7 +76,8 @@ impl Peer {
         let number = |index: usize| -> Result<usize> {
             Ok(words.get(index).ok_or("a number is missing")?.parse()?)
         };
-        let millis = |index: usize| Ok::<_, Box<dyn Error>>(Duration::from_millis(number(index)? as u64));
+        let millis =
+            |index: usize| Ok::<_, Box<dyn Error>>(Duration::from_millis(number(index)? as u64));
         Ok(match words {
             ["host"] => format!("{:x}", crosshandle::host_identity()),
             // Objects of this host.
@@ -115,7 +116,11 @@ impl Peer {
                 self.events[number(1)?].wait_value_timeout(number(2)? as u64, millis(3)?)?;
                 String::new()
             }
-            ["open_memory_here", handle] => self.context.open_memory(&handle.parse()?)?.len().to_string(),
+            ["open_memory_here", handle] => self
+                .context
+                .open_memory(&handle.parse()?)?
+                .len()
+                .to_string(),
             // Links.
             ["listen", address, rest @ ..] => {
                 let listener = Listener::bind(*address, &self.context, &options(rest)?)?;
@@ -161,7 +166,8 @@ impl Peer {
             // Objects of the other host.
             ["open_memory", handle] => {
                 let link = self.links.last().ok_or("no link")?;
-                self.remote_memories.push(link.open_memory(&handle.parse()?)?);
+                self.remote_memories
+                    .push(link.open_memory(&handle.parse()?)?);
                 let memory = &self.remote_memories[self.remote_memories.len() - 1];
                 format!("{} {:?}", memory.len(), memory.access())
             }
@@ -180,13 +186,22 @@ impl Peer {
                 self.remote_memories[number(1)?].write(number(3)?, &bytes)?;
                 String::new()
             }
+            ["remote_write_and_signal", ..] => {
+                let (memory, event) = (&self.remote_memories[number(1)?], &self.remote_events[0]);
+                let bytes = pattern(number(2)? as u64, number(4)?);
+                memory
+                    .write_and_signal(number(3)?, &bytes, event)?
+                    .wait()?
+                    .to_string()
+            }
             ["remote_holds", ..] => {
                 let mut bytes = vec![0; number(4)?];
                 self.remote_memories[number(1)?].read(number(3)?, &mut bytes)?;
                 (bytes == pattern(number(2)? as u64, bytes.len())).to_string()
             }
             ["remote_read_many", ..] => {
-                let (memory, count, len) = (&self.remote_memories[number(1)?], number(3)?, number(4)?);
+                let (memory, count, len) =
+                    (&self.remote_memories[number(1)?], number(3)?, number(4)?);
                 let whole = pattern(number(2)? as u64, memory.len());
                 let mut bytes = vec![0; count * len];
                 let offset = |index: usize| index * 7919 % (memory.len() - len);
@@ -203,11 +218,18 @@ impl Peer {
             }
             // A queue waits for an event, copies there, signals there; then copies back and compares.
             ["queue_copies", ..] => {
-                let (remote, event) = (&self.remote_memories[number(1)?], &self.remote_events[number(2)?]);
+                let (remote, event) = (
+                    &self.remote_memories[number(1)?],
+                    &self.remote_events[number(2)?],
+                );
                 let bytes = pattern(number(3)? as u64, remote.len());
-                let (from, to) = (self.context.allocate(bytes.len())?, self.context.allocate(bytes.len())?);
+                let (from, to) = (
+                    self.context.allocate(bytes.len())?,
+                    self.context.allocate(bytes.len())?,
+                );
                 let (start, done) = (self.context.create_event()?, self.context.create_event()?);
-                self.queue.submit(remote.copy_from(from.all())?.after_value(&start, 1))?;
+                self.queue
+                    .submit(remote.copy_from(from.all())?.after_value(&start, 1))?;
                 self.queue.submit(event.signal_command())?;
                 self.queue.submit(remote.copy_to(to.all())?.signal(&done))?;
                 // The command waits, so what is written now is what it copies.
@@ -232,7 +254,9 @@ impl Peer {
             }
             ["mirror_wait", ..] => {
                 let (start, event) = (Instant::now(), &self.remote_events[number(1)?]);
-                let waited = event.mirror().wait_value_timeout(number(2)? as u64, millis(3)?);
+                let waited = event
+                    .mirror()
+                    .wait_value_timeout(number(2)? as u64, millis(3)?);
                 let kind = match &waited {
                     Ok(()) => "reached".into(),
                     Err(error) if error.is_peer_dead() => "peer_dead".into(),
@@ -240,7 +264,10 @@ impl Peer {
                 };
                 format!("{kind} {}", start.elapsed().as_millis())
             }
-            ["mirror_handle", ..] => self.remote_events[number(1)?].mirror().handle()?.to_string(),
+            ["mirror_handle", ..] => self.remote_events[number(1)?]
+                .mirror()
+                .handle()?
+                .to_string(),
             ["bare", rest @ ..] => figures::bare(&mut self.bare, rest)?,
             ["figure", what, count, len] => {
                 let ours = figures::Ours {

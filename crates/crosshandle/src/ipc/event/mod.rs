@@ -339,7 +339,8 @@ impl EventCore {
             let last = latest.max(self.slot().completed().saturating_add(WINDOW));
             match self.slot().issue_up_to(self.owner(), last) {
                 // Another thread or process was faster.
-                Err(IssueError::NotAhead(_) | IssueError::TooFarAhead(_)) if self.issued() != latest => {}
+                Err(IssueError::NotAhead(_) | IssueError::TooFarAhead(_))
+                    if self.issued() != latest => {}
                 Err(error) => return Err(explain(error)),
                 Ok(tickets) => {
                     for ticket in tickets {
