@@ -119,7 +119,7 @@ impl FromStr for Token {
         let wrong = || {
             Error::Identity(
                 "this is no token of a link: it has \"xhlink-\" and 52 characters; make one with \
-                 Token::generate or `crosshandle link --new-token`"
+                 Token::generate or `crosshandle link token FILE`"
                     .into(),
             )
         };

@@ -143,9 +143,26 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
         assert_eq!(user.ask("remote_holds 0 77 0 3000000"), "true");
     }
 
+    // Another process of the user's host waits for the mirror too.
+    let mut neighbour = match hosts {
+        Some(hosts) => hosts.start("b"),
+        None => Peer::local(),
+    };
+    let mirror = user.ask("mirror_handle 0");
+    neighbour.ask(&format!("open_event_here {mirror}"));
+    neighbour.begin("wait 0 11 10000");
+    assert_eq!(owner.ask("signal 0"), "11");
+    neighbour.end().unwrap();
+
     // The end.
     user.begin("mirror_wait 0 1000 10000");
+    neighbour.begin("wait 0 2000 10000");
     owner.ask("close");
+    let error = neighbour.end().unwrap_err();
+    assert!(
+        error.contains("the process that was to signal has ended"),
+        "{error}"
+    );
     assert!(user.end().unwrap().starts_with("peer_dead"));
     assert!(user.ask("ended").contains("the other side closed it"));
     let error = user.try_ask("remote_write 0 5 0 10").unwrap_err();

@@ -121,6 +121,10 @@ impl Peer {
                 .open_memory(&handle.parse()?)?
                 .len()
                 .to_string(),
+            ["open_event_here", handle] => {
+                self.events.push(self.context.open_event(&handle.parse()?)?);
+                String::new()
+            }
             // Links.
             ["listen", address, rest @ ..] => {
                 let listener = Listener::bind(*address, &self.context, &options(rest)?)?;
