@@ -26,6 +26,7 @@ mod step;
 mod supply_chain;
 mod test;
 mod tools;
+mod ucx;
 mod wheel;
 mod workspace;
 
