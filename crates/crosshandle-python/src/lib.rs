@@ -6,23 +6,28 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `device.rs`, `context.rs`, `memory.rs`, `event.rs`, `queue.rs` | a class for each object of the library |
+//! | `device.rs`, `context.rs`, `memory.rs`, `event.rs`, `queue.rs`, `physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
+//! | `allocator.rs` | allocators that torch calls through C |
+//! | `foreign/` | arrays that other libraries made |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
 //! | `notifier.rs` | awaited signals, for event loops |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
+mod allocator;
 mod array;
 mod bundle;
 mod context;
 mod device;
 mod error;
 mod event;
+mod foreign;
 mod handle;
 mod interrupt;
 mod memory;
 mod notifier;
+mod physical;
 mod queue;
 
 use pyo3::prelude::*;
@@ -31,9 +36,11 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _crosshandle {
     #[pymodule_export]
+    use crate::allocator::{drop_unused_arenas, serve_allocations};
+    #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
-    use crate::array::foreign::{adopt, copied};
+    use crate::foreign::{Foreign, adopt_all, copied, describe};
     #[pymodule_export]
     use crate::bundle::{pack, unpack};
     #[pymodule_export]
@@ -43,11 +50,13 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
-    use crate::handle::{EventHandle, MemoryHandle};
+    use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
     #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]
     use crate::notifier::Notifier;
+    #[pymodule_export]
+    use crate::physical::{PhysicalMemory, VirtualRange};
     #[pymodule_export]
     use crate::queue::Queue;
 }

@@ -169,7 +169,7 @@ pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;
 pub use types::{
-    Access, AllocationOptions, Capabilities, DeviceInfo, KernelArguments, KernelLimits,
+    Access, AllocationOptions, Capabilities, DeviceInfo, DriverAllocation, KernelArguments, KernelLimits,
     KernelParameter, KernelProperties, LaunchShape, MemoryKind, NativeObject, Ownership, Pitches,
     Pod, ProgramImage, ProgramOptions, QueueOrder, Region, SharedBytes, TypedSlice,
 };

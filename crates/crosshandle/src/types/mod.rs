@@ -20,7 +20,7 @@ pub(crate) use device_info::known;
 pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
 pub use kernel::{KernelArguments, KernelParameter, KernelProperties, LaunchShape};
 pub use memory::{Access, AllocationOptions, MemoryKind};
-pub use native_object::{NativeObject, Ownership};
+pub use native_object::{DriverAllocation, NativeObject, Ownership};
 pub use pod::Pod;
 pub(crate) use program_image::Format;
 pub use program_image::{ProgramImage, ProgramOptions};

@@ -13,7 +13,7 @@ use crate::hal;
 use crate::hal::{BackendDevice, NativeContext, Work};
 use crate::handle::BackendKind;
 use crate::sync::Mutex;
-use crate::types::{NativeObject, Ownership, QueueOrder};
+use crate::types::{DriverAllocation, NativeObject, Ownership, QueueOrder};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -204,6 +204,15 @@ impl Context {
         }
         let queue = self.create_queue_with(QueueOrder::OutOfOrder)?;
         Ok(place.get_or_init(|| queue))
+    }
+
+    /// Returns the allocation of the driver that `address` points into, made by this library or not;
+    /// `None` if the address is nothing to the driver, or another device's.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on devices without a driver; [`Error::Driver`] if the driver refuses.
+    pub fn allocation_at(&self, address: *const u8) -> Result<Option<DriverAllocation>> {
+        self.native_context()?.allocation_at(address.addr())
     }
 
     /// Adopts device memory that the program allocated with the driver or with a library above it:

@@ -24,6 +24,8 @@ pub(crate) struct Found {
     pub(crate) start: DeviceAddress,
     pub(crate) len: usize,
     pub(crate) device: c_int,
+    /// The driver's number of the allocation.
+    pub(crate) number: u64,
     /// The allocation is the device's memory, rather than the host's.
     pub(crate) is_device: bool,
     /// The allocation moves between device and host.
@@ -89,6 +91,7 @@ impl Driver {
             start,
             len,
             device: number(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) as c_int,
+            number: number(Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID),
             is_device: kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u64,
             is_managed: number(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED) != 0,
             has_legacy_handle: number(Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)

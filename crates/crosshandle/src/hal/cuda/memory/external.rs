@@ -14,7 +14,7 @@ use crate::hal::cuda::scheduler::Urgency;
 use crate::ipc::Shared;
 use crate::os::{memfd, process};
 use crate::sync::Mutex;
-use crate::types::{Access, Address, SharedBytes};
+use crate::types::{Access, Address, DriverAllocation, SharedBytes};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -65,6 +65,18 @@ pub(crate) fn adopt(
         }
     };
     Ok((segment, offset))
+}
+
+/// Returns the allocation of the program that an address lies in, if it is this device's.
+pub(crate) fn find(gpu: &Arc<Gpu>, address: usize) -> Result<Option<DriverAllocation>> {
+    let _current = gpu.enter()?;
+    let found = gpu.driver().look_at(address as DeviceAddress)?;
+    let own = found.filter(|found| found.device == gpu.handle().number());
+    Ok(own.map(|found| DriverAllocation {
+        address: found.start as usize,
+        len: found.len,
+        number: found.number,
+    }))
 }
 
 fn address_of(start: DeviceAddress) -> Result<Address> {
