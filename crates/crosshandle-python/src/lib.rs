@@ -42,7 +42,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::foreign::{Foreign, adopt_all, copied, describe};
     #[pymodule_export]
-    use crate::bundle::{pack, unpack};
+    use crate::bundle::{event_of, pack, pack_shared, unpack};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]

@@ -51,6 +51,7 @@
 //! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits, run beside the host | `api/queue`, `api/command` |
 //! | [`Program`], [`Kernel`] | code for a device, where that runs any | `api/program`, `api/kernel` |
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that cross | [`handle`] |
+//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `handle/bundle/`, `api/bundle` |
 //! | [`NativeObject`] | a driver's own object, for programs that call the driver too | `types/native_object` |
 //!
 //! A *handle* is always the bytes that cross; a driver's own object is always *native*.
@@ -146,6 +147,7 @@ pub mod adapter_support {
     pub use crate::threads::background::{run, run_blocking};
 }
 
+pub use api::bundle::PackedBundle;
 pub use api::command::Command;
 pub use api::context::{Context, NativeEvent};
 pub use api::core::ContextOptions;

@@ -6,7 +6,7 @@ mod dtype;
 mod layout;
 
 pub(crate) use dtype::Dtype;
-pub(crate) use layout::{Layout, MAX_DIMENSIONS};
+pub(crate) use layout::Layout;
 
 use crate::context::streams;
 use crate::event::Event;

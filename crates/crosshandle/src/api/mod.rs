@@ -1,5 +1,6 @@
 //! The objects that programs use. Every argument is checked here, once; backends rely on that.
 
+pub(crate) mod bundle;
 pub(crate) mod command;
 pub(crate) mod context;
 pub(crate) mod core;
