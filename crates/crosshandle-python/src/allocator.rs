@@ -174,6 +174,11 @@ pub(crate) extern "C" fn crosshandle_free(
 ) {
     let free = || {
         let address = memory.addr();
+        let context = {
+            let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+            devices.get(&device)?.context.clone()
+        };
+        finish_uses(&context);
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let per_device = devices.get_mut(&device)?;
         if per_device.arenas.iter_mut().any(|arena| arena.give(address)) {
@@ -185,4 +190,37 @@ pub(crate) extern "C" fn crosshandle_free(
     let freed = catch_unwind(AssertUnwindSafe(free)).ok().flatten();
     // A panic of the driver's backend is of no interest to who frees.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(freed)));
+}
+
+/// Waits for work that may still use memory that is freed, as the driver's own functions do. The driver
+/// refuses while a stream is captured, when nothing can be freed anyway.
+fn finish_uses(context: &crosshandle::Context) {
+    let _ = context.synchronize();
+}
+
+/// Memory for an allocator that is written in Python, freed on drop.
+#[pyclass(frozen, module = "crosshandle._crosshandle")]
+pub(crate) struct Block(Arc<SharedMemory>);
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        finish_uses(&self.0.context);
+    }
+}
+
+#[pymethods]
+impl Block {
+    #[new]
+    fn new(py: Python<'_>, context: &Context, nbytes: usize) -> PyResult<Self> {
+        let context = &context.0;
+        let memory = py.detach(|| context.allocate(nbytes));
+        let memory = memory.map_err(Failure::from)?;
+        Ok(Self(SharedMemory::for_allocator(memory, context.clone())))
+    }
+
+    /// The address of the first byte.
+    #[getter]
+    fn address(&self) -> usize {
+        self.0.address()
+    }
 }

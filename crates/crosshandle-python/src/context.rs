@@ -61,7 +61,7 @@ impl Context {
         Device(self.0.device().clone())
     }
 
-    /// Allocates `nbytes` bytes, all zero, that can be shared. `align` is a power of two. `populate` takes
+    /// Allocates `nbytes` bytes, of arbitrary contents, that can be shared. `align` is a power of two. `populate` takes
     /// all pages of host memory now, so that a lack of memory is an error here and no signal later.
     #[pyo3(signature = (nbytes, *, name = None, align = None, populate = false))]
     fn allocate(
@@ -185,7 +185,7 @@ impl Context {
         Ok(Queue(detached(py, adopt)?))
     }
 
-    /// Makes an array in new memory, of elements that are zero. `shape` is a number or a tuple, `dtype` a NumPy dtype
+    /// Makes an array in new memory, of arbitrary elements. `shape` is a number or a tuple, `dtype` a NumPy dtype
     /// or a name.
     #[pyo3(signature = (shape, dtype = None))]
     fn empty(

@@ -153,3 +153,15 @@ pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
     let handle: Result<_> = parsed.map_err(|error| Failure::from(Error::from(error)));
     Ok(handle?)
 }
+
+/// Reads a handle of any kind, from its bytes or its text.
+#[pyfunction]
+pub(crate) fn parse_handle(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    Ok(match any(value)? {
+        AnyHandle::Memory(handle) => Py::new(py, MemoryHandle(handle))?.into_any(),
+        AnyHandle::Event(handle) => Py::new(py, EventHandle(handle))?.into_any(),
+        AnyHandle::PhysicalMemory(handle) => {
+            Py::new(py, PhysicalMemoryHandle(handle))?.into_any()
+        }
+    })
+}

@@ -36,7 +36,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _crosshandle {
     #[pymodule_export]
-    use crate::allocator::{drop_unused_arenas, serve_allocations};
+    use crate::allocator::{Block, drop_unused_arenas, serve_allocations};
     #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
@@ -50,7 +50,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
-    use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
+    use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]

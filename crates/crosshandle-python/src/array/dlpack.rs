@@ -163,16 +163,13 @@ impl Managed for Unversioned {
 }
 
 /// Returns the device of memory, as DLPack numbers it.
-pub(super) fn device(memory: &SharedMemory) -> PyResult<(i32, i32)> {
+pub(super) fn device(memory: &SharedMemory) -> (i32, i32) {
     let info = memory.context.device().info();
     let index = info.index as i32;
     match info.backend {
-        BackendKind::Host => Ok((CPU, 0)),
-        BackendKind::Cuda => Ok((CUDA, index)),
-        BackendKind::LevelZero => Ok((ONE_API, index)),
-        other => Err(PyBufferError::new_err(format!(
-            "DLPack has no number for {other} devices"
-        ))),
+        BackendKind::Host => (CPU, 0),
+        BackendKind::Cuda => (CUDA, index),
+        BackendKind::LevelZero => (ONE_API, index),
     }
 }
 
@@ -182,7 +179,7 @@ pub(super) fn capsule<'py>(
     max_version: Option<(u32, u32)>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let own = array.get();
-    let device = device(&own.memory)?;
+    let device = device(&own.memory);
     let size = own.layout.dtype.bytes() as isize;
     if own.layout.strides.iter().any(|stride| stride % size != 0) {
         return Err(PyBufferError::new_err(
@@ -215,10 +212,10 @@ impl NeverWritten {
     ) -> PyResult<Bound<'py, PyAny>> {
         let array = self.0.get();
         array.order_before(py, stream)?;
-        wrap(py, Unversioned::make(array, device(&array.memory)?))
+        wrap(py, Unversioned::make(array, device(&array.memory)))
     }
 
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+    fn __dlpack_device__(&self) -> (i32, i32) {
         device(&self.0.get().memory)
     }
 }

@@ -1,7 +1,7 @@
 //! Where the elements of an array lie.
 
 use super::Dtype;
-use crosshandle::handle::bundle::MAX_DIMENSIONS;
+use super::MAX_DIMENSIONS;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

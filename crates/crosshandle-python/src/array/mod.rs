@@ -6,6 +6,7 @@ mod dtype;
 mod layout;
 
 pub(crate) use dtype::Dtype;
+pub(crate) use crosshandle::handle::bundle::MAX_DIMENSIONS;
 pub(crate) use layout::Layout;
 
 use crate::context::streams;
@@ -329,7 +330,7 @@ impl Array {
                 "this memory is shared: copy it with the importing library",
             ));
         }
-        let device = own.__dlpack_device__()?;
+        let device = own.__dlpack_device__();
         if dl_device.is_some_and(|wanted| wanted != device) {
             return Err(PyBufferError::new_err("this memory is on another device"));
         }
@@ -338,7 +339,7 @@ impl Array {
     }
 
     /// Returns the device of the bytes, as DLPack numbers it.
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+    fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(&self.memory)
     }
 

@@ -56,30 +56,34 @@ impl Drop for View {
     }
 }
 
-/// Describes an array with a buffer. The inner error says why it has none.
-pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Result<Foreign, PyErr>> {
+/// What an object's buffer tells.
+pub(super) enum Found {
+    Array(Foreign),
+    /// Its elements cannot be shared by this protocol.
+    Refused(PyErr),
+    NoBuffer,
+}
+
+/// Describes an array with a buffer.
+pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
     // Held as long as the array: some objects cannot move or free their bytes meanwhile.
     let Ok(held) = PyMemoryView::from(value) else {
-        let class = value.get_type();
-        return Ok(Err(PyTypeError::new_err(format!(
-            "{} is no array that can be shared: it has neither a buffer nor another protocol of arrays",
-            class.name()?
-        ))));
+        return Ok(Found::NoBuffer);
     };
     let view = View::of(&held)?;
     let dtype = match view.dtype() {
         Ok(dtype) => dtype,
-        Err(refused) => return Ok(Err(refused)),
+        Err(refused) => return Ok(Found::Refused(refused)),
     };
     let suboffsets = view.numbers(view.0.suboffsets);
     if suboffsets.iter().any(|offset| *offset >= 0) {
-        return Ok(Err(PyTypeError::new_err(
+        return Ok(Found::Refused(PyTypeError::new_err(
             "arrays of pointers to rows cannot be shared: make one block of it",
         )));
     }
     let shape = view.numbers(view.0.shape).iter().map(|size| *size as usize);
     let strides = view.numbers(view.0.strides).to_vec();
-    Foreign::new(
+    let array = Foreign::new(
         Place::Host,
         view.0.buf.addr(),
         dtype,
@@ -87,6 +91,6 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Result<Foreign, PyE
         Some(strides),
         view.0.readonly != 0,
         held.into_any().unbind(),
-    )
-    .map(Ok)
+    )?;
+    Ok(Found::Array(array))
 }

@@ -1,13 +1,16 @@
-//! Copies of arrays of the host into shared memory.
+//! Copies into shared memory.
 
 use super::description::{Foreign, Place};
 use crate::array::Array;
 use crate::context::Context;
+use crate::error::Failure;
+use crosshandle::{Access, Command, MemoryRange};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
-/// Copies another library's array on the host into new memory of a context on the host.
+/// Copies another library's array into new memory of a context on the array's device. One on a GPU has no gaps, and
+/// its bytes are there.
 #[pyfunction]
 pub(crate) fn copied(
     py: Python<'_>,
@@ -16,9 +19,12 @@ pub(crate) fn copied(
 ) -> PyResult<Array> {
     let foreign = array.get();
     let made = context.empty_of(py, foreign.layout.dtype, foreign.layout.shape.clone())?;
-    if foreign.place != Place::Host || made.memory.memory.bytes().is_err() {
+    if foreign.place != Place::Host {
+        return on_device(py, context, foreign, made);
+    }
+    if made.memory.memory.bytes().is_err() {
         return Err(PyValueError::new_err(
-            "only arrays of the host are copied to memory of the host",
+            "arrays of the host are copied to memory of the host",
         ));
     }
     let size = foreign.layout.dtype.bytes();
@@ -54,4 +60,32 @@ pub(crate) fn copied(
         index[dimension] += 1;
         index[dimension + 1..].fill(0);
     }
+}
+
+/// Copies by a queue, and waits for it.
+fn on_device(
+    py: Python<'_>,
+    context: &Context,
+    foreign: &Foreign,
+    made: Array,
+) -> PyResult<Array> {
+    if !foreign.layout.is_contiguous() {
+        return Err(PyValueError::new_err(
+            "an array with gaps is copied by its own library: make it contiguous first",
+        ));
+    }
+    let Some(first) = NonNull::new(ptr::with_exposed_provenance_mut(foreign.first)) else {
+        // Without elements.
+        return Ok(made);
+    };
+    // SAFETY: the library says that these bytes are the array's, and its owner is held until the copy is done.
+    let from = unsafe { MemoryRange::from_raw_parts(first, foreign.len, Access::ReadOnly) };
+    let copy = || {
+        let queue = context.0.create_queue()?;
+        let to = made.memory.memory.range(..foreign.len)?;
+        queue.submit(Command::copy(from, to)?)?;
+        queue.finish()
+    };
+    py.detach(copy).map_err(Failure::from)?;
+    Ok(made)
 }

@@ -4,6 +4,7 @@ use super::{buffer, capsule, interface, torch};
 use crate::array::{Dtype, Layout, MAX_DIMENSIONS};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 /// The device that an array's bytes are on, as its library says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +102,18 @@ impl Foreign {
         }
     }
 
+    /// The name of the elements' type.
+    #[getter]
+    fn dtype(&self) -> String {
+        self.layout.dtype.to_string()
+    }
+
+    /// The size of each dimension, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.layout.shape)
+    }
+
     /// The address of the lowest byte.
     #[getter]
     fn address(&self) -> usize {
@@ -122,14 +135,32 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
         return Ok(array);
     }
     let refused = match buffer::describe(value)? {
-        Ok(array) => return Ok(array),
-        Err(refused) => refused,
+        buffer::Found::Array(array) => return Ok(array),
+        buffer::Found::Refused(refused) => Some(refused),
+        buffer::Found::NoBuffer => None,
     };
-    if let Some(array) = capsule::describe(value)? {
-        return Ok(array);
+    match capsule::describe(value) {
+        Ok(Some(array)) => return Ok(array),
+        Ok(None) => {}
+        // The library may have another protocol that knows the elements.
+        Err(error) => {
+            if let Ok(Some(array)) = interface::host(value) {
+                return Ok(array);
+            }
+            return Err(refused.unwrap_or(error));
+        }
     }
     if let Some(array) = interface::host(value)? {
         return Ok(array);
     }
-    Err(refused)
+    Err(match refused {
+        Some(refused) => refused,
+        None => {
+            let class = value.get_type();
+            PyTypeError::new_err(format!(
+                "{} is no array that can be shared: it has no protocol of arrays",
+                class.name()?
+            ))
+        }
+    })
 }

@@ -39,7 +39,14 @@ fn read(
     if item(interface, "mask")?.is_some() {
         return Err(PyTypeError::new_err("arrays with a mask cannot be shared"));
     }
-    let dtype = Dtype::of(&needed(interface, "typestr")?)?;
+    let dtype = match Dtype::of(&needed(interface, "typestr")?) {
+        Ok(dtype) => dtype,
+        // NumPy writes types that came by a package as bytes without a type.
+        Err(error) => match keep.getattr("dtype").and_then(|dtype| dtype.getattr("name")) {
+            Ok(name) => Dtype::of(&name)?,
+            Err(_) => return Err(error),
+        },
+    };
     let (address, read_only): (usize, bool) = needed(interface, "data")?.extract()?;
     let shape: Vec<usize> = needed(interface, "shape")?.extract()?;
     let strides: Option<Vec<isize>> = match item(interface, "strides")? {
@@ -97,11 +104,17 @@ pub(super) fn host(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     described.transpose()
 }
 
-/// Returns whether an array's library relies on nobody writing it: JAX does.
+/// Returns whether an array's library relies on nobody writing it: JAX does. Such an array's bytes are there
+/// afterwards.
 pub(super) fn is_never_written(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let module: Option<String> = match value.get_type().getattr_opt("__module__")? {
         Some(module) => module.extract().ok(),
         None => None,
     };
-    Ok(module.is_some_and(|name| name.starts_with("jax")))
+    let is_jax = module.is_some_and(|name| name.starts_with("jax"));
+    if is_jax {
+        // There is no stream that an event could follow.
+        value.call_method0("block_until_ready")?;
+    }
+    Ok(is_jax)
 }

@@ -57,6 +57,13 @@ pub(crate) trait NativeContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>>;
 
+    /// Waits until the driver's context has done everything that this library or the program submitted.
+    fn synchronize(&self) -> Result<()> {
+        Err(Error::Unsupported(
+            "this driver cannot wait for all of a context's work: finish each queue".into(),
+        ))
+    }
+
     /// Returns the allocation of the program that an address lies in; `None` if the address is nothing
     /// to the driver, or another device's.
     fn allocation_at(&self, address: usize) -> Result<Option<DriverAllocation>>;

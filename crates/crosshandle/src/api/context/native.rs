@@ -206,6 +206,19 @@ impl Context {
         Ok(place.get_or_init(|| queue))
     }
 
+    /// Waits until the device has done everything that was submitted to the driver's context, by this
+    /// library or by others. Before memory is used again of which nobody knows who submitted work, this is
+    /// what a driver's own `free` does.
+    ///
+    /// It waits for streams that wait for events as well, however long that is.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the backend cannot; [`Error::Driver`] if the driver refuses, as
+    /// it does while a stream is captured.
+    pub fn synchronize(&self) -> Result<()> {
+        self.native_context()?.synchronize()
+    }
+
     /// Returns the allocation of the driver that `address` points into, made by this library or not;
     /// `None` if the address is nothing to the driver, or another device's.
     ///

@@ -109,6 +109,12 @@ impl NativeContext for CudaContext {
         Ok(None)
     }
 
+    fn synchronize(&self) -> Result<()> {
+        let gpu = self.gpu();
+        let _current = gpu.enter()?;
+        gpu.driver().synchronize()
+    }
+
     fn allocation_at(&self, address: usize) -> Result<Option<DriverAllocation>> {
         external::find(self.gpu(), address)
     }

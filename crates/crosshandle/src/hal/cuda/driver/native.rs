@@ -44,6 +44,11 @@ impl Driver {
         Ok(DeviceHandle(device))
     }
 
+    /// Waits until the current context has done everything that anybody submitted.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.check("cuCtxSynchronize", (self.library.ctx_synchronize)())
+    }
+
     /// Returns the context that a stream belongs to; of the default streams, the current one.
     pub(crate) fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
         let mut context = ContextHandle::NONE;
