@@ -46,7 +46,7 @@
 //! | [`Memory`], [`Buffer`] | a range of bytes, or of elements, allocated here or opened | `api/memory/` |
 //! | [`MemoryRange`] | a part of memory, for commands | `api/memory/range` |
 //! | [`MemoryPool`] | memory kept apart, with a limit and books | `api/memory/pool` |
-//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range` |
+//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range/` |
 //! | [`Event`] | a counter of signals that processes wait on | `api/event` |
 //! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits, run beside the host | `api/queue`, `api/command` |
 //! | [`Program`], [`Kernel`] | code for a device, where that runs any | `api/program`, `api/kernel` |
@@ -164,7 +164,7 @@ pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
 pub use api::program::Program;
 pub use api::queue::Queue;
 pub use api::report;
-pub use api::virtual_range::VirtualRange;
+pub use api::virtual_range::{VirtualRange, VirtualRangeExport};
 pub use error::{Error, ErrorKind, PeerDeath, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};

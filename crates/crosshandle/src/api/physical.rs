@@ -134,6 +134,15 @@ impl PhysicalMemory {
         &*self.inner.memory
     }
 
+    /// Returns the memory, to be exported.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for memory that was opened from a handle.
+    pub(crate) fn shared(&self) -> Result<Arc<dyn Shared>> {
+        self.inner.check_exportable()?;
+        Ok(Arc::clone(&self.inner.memory))
+    }
+
     /// Returns a handle to the memory.
     ///
     /// # Errors

@@ -2,9 +2,10 @@
 
 use super::{ContextCore, read, write};
 use crate::error::{Error, Result};
-use crate::hal::Segment;
+use crate::hal::common::pieced_segment::PiecedSegment;
+use crate::hal::{BackendContext, Segment};
 use crate::handle::Fields;
-use crate::ipc::{Attachment, ContextId, Deadline, Origin};
+use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, Origin};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::types::Access;
@@ -172,13 +173,36 @@ impl Imports {
         deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
         let attachment = core.attachment(fields, deadline)?;
-        let fetched = attachment.fetch(fields, key.access, deadline)?;
+        let backend: &dyn BackendContext = &**core.backend();
         // Before a driver hears of it.
-        let (end, actual) = (fields.offset + fields.length, fetched.len);
-        if end > actual {
-            return Err(Error::Extent { end, actual });
-        }
-        let memory = core.backend().import_segment(fetched.into(), key.access)?;
+        let check_extent = |actual| match fields.offset + fields.length {
+            end if end > actual => Err(Error::Extent { end, actual }),
+            _ => Ok(()),
+        };
+        let mut pieced: Option<PiecedSegment> = None;
+        let take = |pieces: FetchedPieces| {
+            check_extent(pieces.len)?;
+            let segment = match &mut pieced {
+                Some(segment) => segment,
+                None => pieced.insert(PiecedSegment::reserve(backend, pieces.len, key.access)?),
+            };
+            pieces.batch.imports().try_for_each(|(import, part)| {
+                // Each takes a driver some time, and the exporter says how many there are.
+                if deadline.is_over() {
+                    return Err(Error::TimedOut("mapping the pieces of memory"));
+                }
+                segment.add(backend, import, part)
+            })
+        };
+        let fetched = attachment.fetch_segment(fields, key.access, deadline, take)?;
+        let memory = match (fetched, pieced) {
+            (Some(fetched), _) => {
+                check_extent(fetched.len)?;
+                backend.import_segment(fetched.into(), key.access)?
+            }
+            (None, Some(pieced)) => pieced.finish()?,
+            (None, None) => return Err(Error::Protocol("it sent no piece of its memory")),
+        };
         let _counted = ImportedBytes::new(memory.len());
         let imported = Arc::new(Imported {
             attachment,

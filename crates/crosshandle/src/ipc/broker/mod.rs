@@ -19,9 +19,10 @@ mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub(crate) use client::{
-    Attached, Client, Exports, Fetch, Fetched, Newcomer, local_exports, publish, withdraw,
+    Attached, Client, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceBatch, PieceFile,
+    Supply, local_exports, publish, withdraw,
 };
-pub(crate) use connection::Connection;
+pub(crate) use connection::{Answer, Connection};
 pub(crate) use deadline::Deadline;
 pub(crate) use listener::Broker;
 pub(crate) use sweep::dead_sockets;

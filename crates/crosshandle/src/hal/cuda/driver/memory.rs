@@ -170,7 +170,7 @@ impl Driver {
     /// Sets a device's access to mapped memory.
     ///
     /// # Safety
-    /// Exactly what one call of [`map`](Self::map) mapped; if access is reduced, no use that needs
+    /// Exactly what one call of [`map`](Self::map) mapped, or several with nothing between them; if access is reduced, no use that needs
     /// more is outstanding.
     pub(crate) unsafe fn set_access(
         &self,

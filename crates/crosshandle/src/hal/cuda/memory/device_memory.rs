@@ -155,6 +155,10 @@ impl Reservation {
         self.start
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn address(&self, offset: usize) -> DeviceAddress {
         (self.start.get() + offset) as DeviceAddress
     }
