@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -12,6 +13,22 @@ import pytest
 
 DEADLINE = 30.0
 """Far more seconds than any step needs."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=16, help="how often a process is killed at some line (16)")
+
+
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    number: int = request.config.getoption("--kills")
+    return number
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts() -> None:
+    # A program that was started in the background ignores Ctrl-C, and so would its processes.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
