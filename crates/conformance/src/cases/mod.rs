@@ -21,6 +21,7 @@ pub(crate) mod memory;
 pub(crate) mod memory_lifetime;
 pub(crate) mod namespaces;
 pub(crate) mod physical;
+pub(crate) mod pieces;
 pub(crate) mod pools;
 pub(crate) mod queue_events;
 pub(crate) mod queues;

@@ -588,7 +588,8 @@ impl Attachment {
         };
         let mut whole = None;
         let next = |answer: &Answer| {
-            if let (Reply::Pieces { segment, len, .. }, Some(table)) = (answer.reply, &answer.pieces)
+            if let (Reply::Pieces { segment, len, .. }, Some(table)) =
+                (answer.reply, &answer.pieces)
             {
                 expected.check_table(segment, len, table)?;
                 return Ok((!expected.is_done()).then(|| request(expected.next)));
@@ -743,10 +744,7 @@ fn supplied(answer: Answer) -> Result<Supply> {
     let another_number = Error::Protocol("it came with another number of descriptors");
     match (reply, pieces) {
         (Reply::Fetched { segment, len, note }, None) => {
-            let [file] = granted
-                .into_vec()
-                .try_into()
-                .map_err(|_| another_number)?;
+            let [file] = granted.into_vec().try_into().map_err(|_| another_number)?;
             Ok(Supply::Whole(fetched(file, segment, len, note)))
         }
         (Reply::Pieces { segment, len, note }, Some(table)) => {

@@ -32,7 +32,7 @@ mod tuning;
 
 pub(crate) use attachment::{Attachment, ContextId, Origin};
 pub(crate) use broker::protocol::PiecePart;
-pub(crate) use broker::{Deadline, FetchedPieces, PieceBatch};
+pub(crate) use broker::{Deadline, FetchedPieces};
 pub(crate) use chunks::MAX_NAME_BYTES;
 pub(crate) use describe::Label;
 pub(crate) use event::{

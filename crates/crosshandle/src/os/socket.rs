@@ -571,7 +571,9 @@ mod tests {
     #[test]
     fn many_descriptors_come_to_who_expects_them() {
         let (ours, theirs) = pair().expect("two sockets");
-        for (most, sent, is_wanted) in [(64, 64, true), (7, 7, true), (7, 8, false), (63, 64, false)] {
+        for (most, sent, is_wanted) in
+            [(64, 64, true), (7, 7, true), (7, 8, false), (63, 64, false)]
+        {
             let files: Vec<_> = (0..sent).map(|_| files::<1>()).collect();
             let files: Vec<_> = files.iter().map(|[file]| file.as_fd()).collect();
             assert_eq!(has_unread(&theirs), Ok(false));

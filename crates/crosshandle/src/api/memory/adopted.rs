@@ -35,9 +35,9 @@ impl Adopted {
     ) -> Self {
         Self {
             core: Arc::clone(core),
-            segment,
             // Importers unmap the whole allocation when they have closed what they opened.
-            number: core.next_segment_number(),
+            number: core.number_of_adopted(&segment),
+            segment,
             offset,
             len,
             kind: MemoryKind::Device,

@@ -231,7 +231,14 @@ impl Question {
     fn answer(&self) -> Option<Result<ProcessReport, Error>> {
         let mut buffer = [0; REPLY_SIZE];
         // The last words of a process that did not read the question come behind the reset.
-        let mut receive = || socket::receive_until(&self.stream, &mut buffer, FEW_DESCRIPTORS, Some(Instant::now()));
+        let mut receive = || {
+            socket::receive_until(
+                &self.stream,
+                &mut buffer,
+                FEW_DESCRIPTORS,
+                Some(Instant::now()),
+            )
+        };
         let received: Result<Received<Granted<PeerDescriptor>>, _> = match receive() {
             Err(Errno::CONNRESET) => receive(),
             received => received,

@@ -41,6 +41,9 @@ impl VirtualRange {
     /// mappings; limits of the system.
     pub fn export(&self, range: impl RangeBounds<usize>) -> Result<VirtualRangeExport> {
         let range = byte_range::resolve(range, self.len)?;
+        if range.is_empty() {
+            return Err(Error::invalid("no bytes are no memory"));
+        }
         let mapped = self.mapped();
         let first = mapped.range(..=range.start).next_back();
         let start = first.map_or(range.start, |(start, _)| *start);

@@ -4,8 +4,8 @@
 use super::address::{self, PeerPolicy};
 use super::admission::{Admission, Limits, Number, Verdict};
 use super::protocol::{
-    BackendBlob, BadMessage, PiecePart, PieceTable, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
-    program_text,
+    BackendBlob, BadMessage, PiecePart, PieceTable, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal,
+    Reply, Request, program_text,
 };
 use super::reports;
 use crate::error::Result;

@@ -2,9 +2,7 @@
 
 use super::address::{self, PeerPolicy};
 use super::deadline::Deadline;
-use super::protocol::{
-    BadMessage, MAX_REPLY_MESSAGE, PieceTable, Refusal, Reply, Request, Serial,
-};
+use super::protocol::{BadMessage, MAX_REPLY_MESSAGE, PieceTable, Refusal, Reply, Request, Serial};
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::tuning::EXPORTER_LOOK_INTERVAL;

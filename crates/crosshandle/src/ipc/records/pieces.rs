@@ -84,13 +84,15 @@ impl PieceSet {
             })
         };
         let files: Result<Vec<_>> = batch.iter().map(lend).collect();
-        Some(files.map(|files| PieceBatch {
-            total: self.pieces.len() as u32,
-            first,
-            files,
-            note: batch
-                .first()
-                .map_or(BackendBlob::NONE, |piece| piece.object.note()),
+        Some(files.map(|files| {
+            PieceBatch {
+                total: self.pieces.len() as u32,
+                first,
+                files,
+                note: batch
+                    .first()
+                    .map_or(BackendBlob::NONE, |piece| piece.object.note()),
+            }
         }))
     }
 }
