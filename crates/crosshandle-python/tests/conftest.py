@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.context import SpawnProcess
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Otherwise JAX takes most of a GPU's memory when it is first used.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 DEADLINE = 30.0
 """Far more seconds than any step needs."""
