@@ -12,11 +12,12 @@ use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
 use crosshandle::MemoryHandle;
+use crosshandle::handle::{BackendKind, DeviceUuid};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
 /// `event`: the handle of an event and the number of the signal after which they are ready.
@@ -62,40 +63,25 @@ pub(crate) fn unpack<'py>(
     data: &[u8],
     writable: bool,
 ) -> PyResult<(String, Bound<'py, PyList>)> {
-    let sharing = py.import("crosshandle._sharing")?;
-    let host = || -> PyResult<Bound<'py, Context>> {
-        Ok(sharing.call_method0("default_context")?.cast_into()?)
-    };
     let bundle = match Bundle::decode(data).map_err(refused)? {
         Unpacked::Whole(bundle) => bundle,
         Unpacked::Head(_) => {
             // The table is memory of the host, wherever the arrays are.
-            let host = host()?;
+            let host = host_context(py)?;
             let context = &host.get().0;
             detached(py, || context.unpack_bundle(data))?
         }
     };
-    let mut contexts = HashMap::new();
-    let mut context_of = |handle: &MemoryHandle| -> PyResult<Bound<'py, Context>> {
-        if let Some(context) = &context {
-            return Ok(context.clone());
-        }
-        let device = (handle.backend(), handle.device());
-        if let Some(known) = contexts.get(&device) {
-            return Ok(Bound::clone(known));
-        }
-        let named = (device.0.to_string(), device.1.to_string());
-        let context = sharing.call_method1("_context_of", named)?;
-        let context = context.cast_into::<Context>()?;
-        contexts.insert(device, context.clone());
-        Ok(context)
+    let context_of = |handle: &MemoryHandle| match &context {
+        Some(context) => Ok(context.clone()),
+        None => context_of(py, handle),
     };
     let ready = match bundle.event {
         None => None,
         Some(ReadyEvent { handle, value }) => {
             let context = match bundle.arrays.first() {
                 Some(array) => context_of(&array.handle)?,
-                None => host()?,
+                None => host_context(py)?,
             };
             let context = &context.get().0;
             let event = detached(py, || context.open_event(&handle))?;
@@ -123,6 +109,32 @@ pub(crate) fn unpack<'py>(
         })?;
     }
     Ok((bundle.structure, arrays))
+}
+
+/// Returns this process's default context on the host.
+fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
+    let sharing = py.import("crosshandle._sharing")?;
+    Ok(sharing.call_method0("default_context")?.cast_into()?)
+}
+
+/// Returns this process's default context for a handle's device. It is asked for over and over.
+fn context_of<'py>(py: Python<'py>, handle: &MemoryHandle) -> PyResult<Bound<'py, Context>> {
+    type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
+    static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+    let device = (handle.backend(), handle.device());
+    {
+        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, context)) = known.iter().find(|(own, _)| *own == device) {
+            return Ok(context.bind(py).clone());
+        }
+    }
+    let named = (device.0.to_string(), device.1.to_string());
+    let sharing = py.import("crosshandle._sharing")?;
+    let context = sharing.call_method1("_context_of", named)?;
+    let context = context.cast_into::<Context>()?;
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.push((device, context.clone().unbind()));
+    Ok(context)
 }
 
 /// Returns the handle of the event in a bundle's bytes and the number of its signal, or None. Opens nothing.

@@ -87,6 +87,12 @@ impl Event {
         })
     }
 
+    /// Returns whether signal `value` has completed, or does so in the next microseconds: for event loops that have
+    /// nothing else to wait for.
+    fn _look(&self, py: Python<'_>, value: u64) -> Result<bool> {
+        interrupt::look(py, &self.event, value)
+    }
+
     /// Returns an awaitable that ends when signal `value`, submitted or not, has completed: in asyncio and
     /// in trio. Cancelling it has no effect on the event.
     fn reached<'py>(slf: &Bound<'py, Self>, value: u64) -> PyResult<Bound<'py, PyAny>> {

@@ -61,6 +61,9 @@ async def _reached_in_asyncio(event: Event, value: int) -> None:
     if tokens is None:
         tokens = _loops[loop] = _Tokens()
         loop.add_reader(tokens.notifier.fileno(), tokens.tell_all)
+    # An answer that is under way comes sooner than a thread could tell of it. Who awaits many events looks once.
+    if not tokens.waiting and event._look(value):
+        return
     future: asyncio.Future[None] = loop.create_future()
 
     def tell(error: BaseException | None) -> None:

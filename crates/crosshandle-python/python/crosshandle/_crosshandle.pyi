@@ -198,6 +198,8 @@ class Event:
         """Waits for signal `value`, submitted or not, as `wait` does."""
     def done(self, value: int | None = None) -> bool:
         """Returns whether signal `value` (default: the latest) has completed."""
+    def _look(self, value: int) -> bool:
+        """Returns whether signal `value` has completed, or does so in the next microseconds."""
     def reached(self, value: int) -> Awaitable[None]:
         """Returns an awaitable that ends when signal `value` has completed: in asyncio and in trio."""
     @property

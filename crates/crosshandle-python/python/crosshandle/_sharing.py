@@ -129,6 +129,8 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
         data = bytes(bundle)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
         structure, arrays = _rust.unpack(context, builtins.bytes(data), writable=writable)
+        if structure == "null" and len(arrays) == 1:
+            return arrays[0]
         rest = iter(arrays)
         tree = _rearrange(_parse(structure), rest, 0)
         if next(rest, None) is not None:
