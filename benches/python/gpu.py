@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.queues
 import os
 import statistics
 import subprocess
@@ -28,7 +29,8 @@ def prepare() -> None:
     import crosshandle.torch  # noqa: F401
 
     torch.zeros(1, device="cuda")
-    crosshandle.default_context(DEVICE)
+    # The context on the host has the tables of long bundles.
+    crosshandle.default_context(DEVICE), crosshandle.default_context()
     torch.cuda.synchronize()
 
 
@@ -174,7 +176,8 @@ def tensor_of_64_mib() -> Iterator[Row]:
         process.call("prepare")
         ours, first, peer_share, peer = [], [], [], []
         warm = torch.ones(64 << 18, device="cuda")
-        process.call("tree", bytes(crosshandle.share([warm])), False)
+        with crosshandle.share([warm]) as bundle:
+            process.call("tree", bytes(bundle), False)
         process.call("pickled", bytes(ForkingPickler.dumps([warm])), False)
         for _ in range(9):
             # Each in an allocation of its own.
@@ -212,10 +215,23 @@ def take(queues: Any, count: int) -> None:
     import torch
 
     queue, back = queues
+    times = []
+    queue._reader.poll()
+    plain = ForkingPickler.loads
+
+    def loads(data: Any) -> Any:
+        began = time.perf_counter_ns()
+        value = plain(data)
+        times.append((time.perf_counter_ns() - began) / 1e3)
+        return value
+
+    multiprocessing.queues._ForkingPickler.loads = loads
     for _ in range(count):
         tensor = queue.get(timeout=DEADLINE)
         back.put(tensor.data_ptr() != 0)
         held.append(tensor)
+    multiprocessing.queues._ForkingPickler.loads = plain
+    print(f"    unpickled in {statistics.median(times):.0f} µs", flush=True)
     held.clear()
     torch.cuda.synchronize()
 
@@ -249,16 +265,44 @@ def queue_of_torch() -> Iterator[Row]:
         peer = there()
         process.answer()
         with crosshandle.torch.register():
+            tensor = torch.empty(64 << 18, device="cuda")
+            print(f"    pickled in {median(lambda: ForkingPickler.dumps(tensor), 50, 5):.0f} µs", end=", ")
             process.ask("take", rounds)
             ours = there()
             process.answer()
     yield Row("64 MiB tensor through a Queue until usable", ours, peer, "torch's own", "≤ 200 µs")
 
 
+def attach(process: Other) -> None:
+    """Has the other process open something of each context."""
+    import torch
+
+    small = [crosshandle.default_context(DEVICE).empty(8), crosshandle.alloc_empty(8)]
+    with crosshandle.share(small) as bundle:
+        process.call("arrays", bytes(bundle), False)
+
+
+def parts(tensors: list[Any]) -> None:
+    """Prints where the time of sharing goes."""
+    from crosshandle import _crosshandle as rust
+
+    began = time.perf_counter_ns()
+    described = [rust.describe(tensor) for tensor in tensors]
+    then = time.perf_counter_ns()
+    arrays = rust.adopt_all(crosshandle.default_context(DEVICE), described)
+    last = time.perf_counter_ns()
+    rust.pack_shared(crosshandle.default_context(), "null", arrays, False)
+    end = time.perf_counter_ns()
+    print(f"    describe {(then - began) / 1e3:.0f}, adopt {(last - then) / 1e3:.0f}, pack {(end - last) / 1e3:.0f} µs")
+
+
 def tree_rows(process: Other, tensors: list[Any], what: str, goal: str) -> Iterator[Row]:
     import torch
 
     torch.cuda.synchronize()
+    attach(process)
+    parts(tensors)
+    gc.collect()
     share_began = time.perf_counter_ns()
     bundle = crosshandle.share(tensors)
     shared = (time.perf_counter_ns() - share_began) / 1e3
@@ -315,6 +359,7 @@ def tree_in_our_pool() -> Iterator[Row]:
         with torch.cuda.use_mem_pool(pool):
             tensors = [torch.empty(int(EACH * MIB) // 4, device="cuda") for _ in range(COUNT)]
         torch.cuda.synchronize()
+        attach(process)
         times = []
         for _ in range(3):
             began = time.perf_counter_ns()
@@ -323,9 +368,10 @@ def tree_in_our_pool() -> Iterator[Row]:
             opened = process.call("arrays", bytes(bundle), True)
             times.append((shared, opened))
             bundle.release()
-        again, again_torch = process.call("again", bytes(crosshandle.share(tensors)))
+        bundle = crosshandle.share(tensors)
+        again, again_torch = process.call("again", bytes(bundle))
         process.call("drop")
-        del tensors, pool
+        del tensors, pool, bundle
     gc.collect()
     torch.cuda.empty_cache()
     what = "300 tensors in our pool, 13.7 GiB"

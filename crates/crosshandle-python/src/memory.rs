@@ -32,21 +32,36 @@ pub(crate) struct SharedMemory {
     is_recycled: bool,
 }
 
+/// Memory that is found by its address.
+struct Live {
+    len: usize,
+    is_opened_here: bool,
+    memory: Weak<SharedMemory>,
+}
+
 /// The memory of this process that is open, by address and a number.
-static LIVE: Mutex<BTreeMap<(usize, u64), (usize, Weak<SharedMemory>)>> =
-    Mutex::new(BTreeMap::new());
+static LIVE: Mutex<BTreeMap<(usize, u64), Live>> = Mutex::new(BTreeMap::new());
 /// The length of the longest memory there ever was.
 static LONGEST: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the memory that `len` bytes at an address lie in, if it was allocated or opened here and is open.
-pub(crate) fn find_live(first: usize, len: usize) -> Option<Arc<SharedMemory>> {
+///
+/// `is_opened_here` asks for memory that this process has opened by a handle of its own: a driver may map that where the
+/// exported allocation is, whose bytes the handle keeps no longer than it was meant to.
+pub(crate) fn find_live(
+    first: usize,
+    len: usize,
+    is_opened_here: bool,
+) -> Option<Arc<SharedMemory>> {
     let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let lowest = first.saturating_sub(LONGEST.load(Ordering::Relaxed));
     let before = live.range((lowest, 0)..=(first, u64::MAX)).rev();
     let is_around = |start: usize, has: usize| first - start < has && len <= has - (first - start);
-    let mut around = before.filter(|((start, _), (has, _))| is_around(*start, *has));
+    let mut around = before.filter(|((start, _), live)| {
+        live.is_opened_here == is_opened_here && is_around(*start, live.len)
+    });
     // Whoever drops the result does so without the lock.
-    around.find_map(|(_, (_, memory))| memory.upgrade())
+    around.find_map(|(_, live)| live.memory.upgrade())
 }
 
 impl Drop for SharedMemory {
@@ -69,6 +84,8 @@ impl SharedMemory {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let (start, len) = (memory.as_ptr().addr(), memory.len());
+        let own = std::process::id();
+        let is_opened_here = handle.is_some_and(|handle| handle.exporter_pid() == own);
         let shared = Arc::new(Self {
             memory: Arc::new(memory),
             handle,
@@ -78,7 +95,15 @@ impl SharedMemory {
         });
         LONGEST.fetch_max(len, Ordering::Relaxed);
         let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
-        live.insert((start, number), (len, Arc::downgrade(&shared)));
+        let memory = Arc::downgrade(&shared);
+        live.insert(
+            (start, number),
+            Live {
+                len,
+                is_opened_here,
+                memory,
+            },
+        );
         shared
     }
 
@@ -99,6 +124,10 @@ impl SharedMemory {
             live: None,
             is_recycled: false,
         }
+    }
+
+    pub(crate) fn is_lent(&self) -> bool {
+        self.live.is_none()
     }
 
     /// Returns the memory if an allocator uses it again and again: it is lent, with what keeps it from that.

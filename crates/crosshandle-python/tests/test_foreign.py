@@ -137,6 +137,29 @@ def test_arrays_of_an_allocator_are_kept_from_reuse(start: Start) -> None:
     assert until(lambda: alive[1]() is None)
 
 
+def test_a_dropped_bundle_keeps_what_lives() -> None:
+    array = crosshandle.alloc_empty(10, "int64")
+    view = array.numpy()[3:]
+    del array
+    data = bytes(crosshandle.share([view]))
+    gc.collect()
+    assert crosshandle.open(data)[0].shape == (7,)
+    del view
+    gc.collect()
+    with pytest.raises(crosshandle.Stale):
+        crosshandle.open(data)
+    # An array that keeps its bytes by itself is let go with the bundle.
+    data = bytes(crosshandle.share([numbers_in(rust.Block(crosshandle.default_context(), 80), 10)]))
+    gc.collect()
+    with pytest.raises(crosshandle.Stale):
+        crosshandle.open(data)
+    # A long table lives as long.
+    arrays = [crosshandle.alloc_empty(1) for _ in range(200)]
+    data = bytes(crosshandle.share(arrays))
+    gc.collect()
+    assert len(data) < 1000 and len(crosshandle.open(data)) == 200
+
+
 def test_what_was_opened_is_shared_on() -> None:
     array = crosshandle.Context().empty(8, "int32")
     opened: Any = crosshandle.open(crosshandle.share(array), context=crosshandle.Context())

@@ -149,6 +149,9 @@ class Array:
     def read_only(self) -> bool:
         """Whether it can be read only."""
     @property
+    def _is_lent(self) -> bool:
+        """Whether it is in memory that is lent, with what its library keeps the bytes by."""
+    @property
     def event(self) -> Event | None:
         """The event that says that the bytes are there, if the bundle had one."""
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
@@ -64,12 +65,14 @@ def _context_of(backend: str, uuid: str) -> Context:
 class Bundle:
     """Arrays on their way to other processes: `bytes(bundle)` is what to send.
 
-    As long as it is neither released nor left by `with`, it keeps the memory of its arrays from being used
-    again; after that, those who have opened it do.
+    Until it is released or left by `with`, it keeps the memory of its arrays from being used again; after that, those who
+    have opened it do. A bundle that is dropped without either keeps tensors of torch, arrays of CuPy and what lies in this
+    package's memory as long as the object lives that was shared.
     """
 
-    def __init__(self, data: bytes, arrays: Sequence[Array], table: Memory | None = None):
+    def __init__(self, data: bytes, leaves: Sequence[Any], arrays: Sequence[Array], table: Memory | None = None):
         self._data = data
+        self._leaves: Sequence[Any] = leaves
         self._arrays: Sequence[Array] | None = arrays
         # The memory that a long bundle's table is in.
         self._table = table
@@ -82,6 +85,7 @@ class Bundle:
     def release(self) -> None:
         """Lets go of the arrays."""
         self._arrays = self._table = None
+        self._leaves = ()
 
     def __enter__(self) -> Bundle:
         return self
@@ -89,11 +93,45 @@ class Bundle:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def __del__(self) -> None:
+        if self._arrays is not None:
+            for leaf, array in zip(self._leaves, self._arrays):
+                if array._is_lent and _library(leaf) not in ("torch", "cupy"):
+                    # The bytes are kept by the object itself, which so would never end.
+                    continue
+                if leaf is not array:
+                    _keep_as_long_as(leaf, (array, self._table))
+                elif self._table is not None:
+                    _keep_as_long_as(leaf, self._table)
+
     def __repr__(self) -> str:
         if self._arrays is None:
             return "<crosshandle.Bundle, released>"
         total = sum(array.nbytes for array in self._arrays)
         return f"<crosshandle.Bundle of {len(self._arrays)} arrays, {total} bytes in {len(self._data)}>"
+
+
+def _library(value: Any) -> str:
+    """The name of the library that an object is of."""
+    return type(value).__module__.partition(".")[0]
+
+
+# What dropped bundles keep, by the identity of a reference to the object that was shared. References compare as their
+# objects do, and arrays compare by element.
+_kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+
+def _keep_as_long_as(leaf: Any, kept: Any) -> None:
+    try:
+        reference = weakref.ref(leaf, _drop_kept)
+    except TypeError:
+        # It cannot be watched.
+        return
+    _kept[id(reference)] = (reference, kept)
+
+
+def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[Any], Any]] = _kept) -> None:
+    kept.pop(id(reference), None)
 
 
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
@@ -113,7 +151,7 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     arrays = _arrays(leaves, copy)
     ready = None if event is None else (event.handle(), event.submitted)
     data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
-    return Bundle(data, arrays, table)
+    return Bundle(data, leaves, arrays, table)
 
 
 def open(data: Any, *, context: Context | None = None, writable: bool = True) -> Any:
@@ -253,7 +291,7 @@ def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array
 
 def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
     """Copies an array of another library into memory of its device."""
-    library = type(value).__module__.partition(".")[0]
+    library = _library(value)
     if described.device != "host" and library in ("torch", "cupy"):
         # Its own library knows arrays with gaps, and the stream that makes the bytes.
         array = context.empty(described.shape, described.dtype)

@@ -76,20 +76,19 @@ def _keep(bundle: Bundle, event: Event) -> None:
         _sent.append((bundle, event))
 
 
-def _open_tensor(data: bytes, ready: bytes, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
+def _open_tensor(data: bytes, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
     """What a pickled tensor is made of again. Runs nothing that the sender chose."""
     array = open(data)
-    event = open(ready)
     tensor: torch.Tensor = array.torch()
     # The sender lets go of its tensor.
-    event.signal()
+    array.event.signal()
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     tensor.requires_grad_(requires_grad)
     return tensor
 
 
-def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[bytes, bytes, bool, bool]]:
+def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[bytes, bool, bool]]:
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
             "this tensor requires a gradient and is no leaf, and autograd does not cross processes: detach() it"
@@ -99,7 +98,7 @@ def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[by
     bundle = share(tensor.detach(), event=event)
     _keep(bundle, event)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    return _open_tensor, (bytes(bundle), bytes(event.handle()), tensor.requires_grad, is_parameter)
+    return _open_tensor, (bytes(bundle), tensor.requires_grad, is_parameter)
 
 
 def pending() -> int:

@@ -211,6 +211,12 @@ impl Array {
         Some(event.clone_ref(py))
     }
 
+    /// Whether it is in memory that is lent, with what its library keeps the bytes by.
+    #[getter]
+    fn _is_lent(&self) -> bool {
+        self.memory.is_lent()
+    }
+
     /// The name of the device that the bytes are on, such as `cuda:0`.
     #[getter]
     fn device(&self) -> String {

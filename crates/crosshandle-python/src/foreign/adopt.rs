@@ -128,36 +128,47 @@ pub(crate) fn adopt_all<'py>(
 impl Group {
     /// Returns the memory that the bytes between two addresses lie in.
     fn around(context: &crosshandle::Context, first: usize, end: usize) -> Result<Self> {
-        if let Some(shared) = find_live(first, end - first) {
-            let start = shared.address();
-            let end = start + shared.memory.len();
-            let base = match shared.recycled() {
-                Some(memory) => Base::Recycled(memory),
-                None => Base::Kept(shared),
-            };
-            return Ok(Self {
-                base,
-                start,
-                end,
-                members: Vec::new(),
-            });
+        let len = end - first;
+        if let Some(shared) = find_live(first, len, false) {
+            return Ok(Self::of(shared));
         }
         let DriverAllocation {
             address,
-            len,
+            len: has,
             number,
-        } = allocation_at(context, first)?;
+        } = match allocation_at(context, first) {
+            Ok(allocation) => allocation,
+            Err(error) => {
+                let opened = find_live(first, len, true).ok_or(error)?;
+                return Ok(Self::of(opened));
+            }
+        };
         let mut group = Self {
             base: Base::Driver {
                 number,
                 is_one: true,
             },
             start: address,
-            end: address + len,
+            end: address + has,
             members: Vec::new(),
         };
         group.extend(context, end)?;
         Ok(group)
+    }
+
+    fn of(shared: Arc<SharedMemory>) -> Self {
+        let start = shared.address();
+        let end = start + shared.memory.len();
+        let base = match shared.recycled() {
+            Some(memory) => Base::Recycled(memory),
+            None => Base::Kept(shared),
+        };
+        Self {
+            base,
+            start,
+            end,
+            members: Vec::new(),
+        }
     }
 
     /// Takes in the allocations that follow without a gap, up to an address.

@@ -24,6 +24,8 @@ impl Place {
             // Pinned memory is the host's too.
             (1 | 3 | 11, _) => Ok(Self::Host),
             (2, Ok(number)) => Ok(Self::Cuda(number)),
+            // Managed memory is refused with the driver's reason.
+            (13, _) => Ok(Self::SomeCuda),
             (14, _) => Ok(Self::SomeLevelZero),
             _ => Err(PyTypeError::new_err(format!(
                 "arrays on devices of DLPack's type {kind} cannot be shared: bring it to the host first"

@@ -86,6 +86,11 @@ pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
         Err(_) => Place::SomeCuda,
     };
     let mut array = read(&interface, place, false, value)?;
+    // CuPy's arrays name their memory, so that an array may end before its memory does.
+    let memory = value.getattr_opt("data")?;
+    if let Some(memory) = memory.and_then(|data| data.getattr_opt("mem").ok().flatten()) {
+        array.owner = memory.unbind();
+    }
     array.read_only |= is_never_written(value)?;
     Ok(Some(array))
 }
