@@ -74,6 +74,10 @@ macro_rules! for_each_case {
                 ranges_grow_where_there_is_room
                 rounds_leave_nothing_behind
             }
+            files {
+                memory_goes_to_files_and_back
+                what_does_not_fit_is_refused
+            }
             pieces {
                 mappings_side_by_side_have_one_handle
                 peers_export_them
@@ -348,6 +352,6 @@ fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
     if topic == "kernels" && !devices.into_iter().all(Kernels::run_on) {
         return Some("kernels");
     }
-    let needs_events = topic != "memory" && topic != "access";
+    let needs_events = !["memory", "access", "files"].contains(&topic);
     (needs_events && lacks(|can| can.event_sharing)).then_some("event_sharing")
 }

@@ -252,6 +252,7 @@ pub(crate) fn importers_map_them_once(harness: &Harness) -> Verdict {
     // What the first opening of all takes.
     let other = context.allocate(100)?;
     peer.ask(format!("open-memory o {}", other.handle()?))?;
+    peer.ask("write o 0 1 100")?;
     let before = peer.usage()?;
     peer.ask(format!("open-memory m0 {handle}"))?;
     let once = peer.usage()?;
@@ -267,7 +268,7 @@ pub(crate) fn importers_map_them_once(harness: &Harness) -> Verdict {
     peer.ask(format!("check m19 {} 3 100", 59 * unit))?;
     let names: Vec<_> = (0..20).map(|number| format!("m{number}")).collect();
     peer.ask(format!("close {}", names.join(" ")))?;
-    eventually("nothing of it is left", || {
+    eventually("all of it is closed", || {
         let after = peer.usage()?;
         let is_unmapped = after.mappings <= before.mappings + 5;
         Ok(is_unmapped && after.descriptors <= before.descriptors + 3)

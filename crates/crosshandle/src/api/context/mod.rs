@@ -1,6 +1,8 @@
 //! Contexts: they allocate, export and open memory and events on one device.
 
+mod file;
 mod native;
+mod tuning;
 
 pub use native::NativeEvent;
 

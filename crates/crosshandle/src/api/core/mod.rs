@@ -32,6 +32,9 @@ pub(crate) type Pool = pool::Pool<Arc<Allocation>>;
 /// A pool for each kind of memory, in the order of [`KINDS`].
 pub(crate) type Pools = [Arc<Pool>; 3];
 
+/// A segment that the program allocated, and its number.
+type AdoptedSegment = (Weak<dyn Segment>, u32);
+
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
 
 /// A device in use: its backend's context, what is exported from it, and what is mapped of other
@@ -47,7 +50,7 @@ pub(crate) struct ContextCore {
     addresses: RwLock<BTreeMap<usize, Weak<Allocation>>>,
     segment_numbers: Arc<AtomicU32>,
     /// Segments that the program allocated, by their addresses in this process, and their numbers.
-    adopted: Mutex<HashMap<usize, (Weak<dyn Segment>, u32)>>,
+    adopted: Mutex<HashMap<usize, AdoptedSegment>>,
     imports: Imports,
     origin: Origin,
     exporter_id: u64,

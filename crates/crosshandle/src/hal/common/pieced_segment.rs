@@ -58,7 +58,7 @@ impl PiecedSegment {
                 .ok_or(NOT_WHOLE)
         };
         let (offset, len) = (whole(part.offset)?, whole(part.len)?);
-        if len == 0 || len > self.len - self.placed || !whole(part.whole).is_ok() {
+        if len == 0 || len > self.len - self.placed || whole(part.whole).is_err() {
             return Err(NOT_WHOLE);
         }
         let piece = context.import_physical(import)?;

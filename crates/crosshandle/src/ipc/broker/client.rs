@@ -516,6 +516,12 @@ impl Client {
         match send() {
             // Once more: to hang up would tell the importer that this process is dead.
             Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN) => send(),
+            // More descriptors of this user are under way than one process may have.
+            Err(Errno::TOOMANYREFS) => {
+                observe::refused(Refusal::NoRoom.reason(), self.pid);
+                let refusal = Reply::Refused(Refusal::NoRoom).encode(serial);
+                socket::send(&self.stream, &refusal, &[])
+            }
             result => result,
         }
     }
