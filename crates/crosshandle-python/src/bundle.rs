@@ -8,10 +8,10 @@ use crate::event::Event;
 use crate::handle::EventHandle;
 use crate::interrupt::detached;
 use crate::memory::Memory;
+use crosshandle::MemoryHandle;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
-use crosshandle::MemoryHandle;
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -66,7 +66,12 @@ impl Event {
 
     /// Waits for signal `value`, submitted or not, as `wait` does.
     #[pyo3(signature = (value, timeout = None))]
-    pub(crate) fn wait_value(&self, py: Python<'_>, value: u64, timeout: Option<f64>) -> PyResult<()> {
+    pub(crate) fn wait_value(
+        &self,
+        py: Python<'_>,
+        value: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let limit = interrupt::timeout(timeout)?;
         // What has completed needs no other thread to run.
         let done: Result<bool> = self.event.try_wait_value(value).map_err(Into::into);

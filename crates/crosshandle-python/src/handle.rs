@@ -160,8 +160,6 @@ pub(crate) fn parse_handle(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult
     Ok(match any(value)? {
         AnyHandle::Memory(handle) => Py::new(py, MemoryHandle(handle))?.into_any(),
         AnyHandle::Event(handle) => Py::new(py, EventHandle(handle))?.into_any(),
-        AnyHandle::PhysicalMemory(handle) => {
-            Py::new(py, PhysicalMemoryHandle(handle))?.into_any()
-        }
+        AnyHandle::PhysicalMemory(handle) => Py::new(py, PhysicalMemoryHandle(handle))?.into_any(),
     })
 }

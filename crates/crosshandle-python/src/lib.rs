@@ -9,13 +9,11 @@
 //! | `device.rs`, `context.rs`, `memory.rs`, `event.rs`, `queue.rs`, `physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
-//! | `allocator.rs` | allocators that torch calls through C |
-//! | `foreign/` | arrays that other libraries made |
+//! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
 //! | `notifier.rs` | awaited signals, for event loops |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
-mod allocator;
 mod array;
 mod bundle;
 mod context;
@@ -36,11 +34,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _crosshandle {
     #[pymodule_export]
-    use crate::allocator::{Block, drop_unused_arenas, serve_allocations};
-    #[pymodule_export]
     use crate::array::Array;
-    #[pymodule_export]
-    use crate::foreign::{Foreign, adopt_all, copied, describe};
     #[pymodule_export]
     use crate::bundle::{event_of, pack, pack_shared, unpack};
     #[pymodule_export]
@@ -49,6 +43,10 @@ mod _crosshandle {
     use crate::device::Device;
     #[pymodule_export]
     use crate::event::Event;
+    #[pymodule_export]
+    use crate::foreign::allocator::{Block, drop_unused_arenas, serve_allocations};
+    #[pymodule_export]
+    use crate::foreign::{Foreign, adopt_all, copied, describe};
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]

@@ -239,7 +239,10 @@ impl Memory {
         let shared = self.shared()?;
         let all = shared.memory.len().saturating_sub(offset);
         let end = offset.saturating_add(nbytes.unwrap_or(all));
-        let lent = shared.memory.lend(offset..end, owner).map_err(Failure::from)?;
+        let lent = shared
+            .memory
+            .lend(offset..end, owner)
+            .map_err(Failure::from)?;
         let lent = SharedMemory::lent(lent, shared.context.clone());
         Ok(Self::of(Arc::new(lent)))
     }

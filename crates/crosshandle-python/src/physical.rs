@@ -69,7 +69,10 @@ impl PhysicalMemory {
     }
 
     fn __repr__(&self) -> String {
-        format!("<crosshandle.PhysicalMemory of {} bytes>", self.memory.len())
+        format!(
+            "<crosshandle.PhysicalMemory of {} bytes>",
+            self.memory.len()
+        )
     }
 }
 
@@ -135,7 +138,9 @@ impl VirtualRange {
     ) -> PyResult<()> {
         let (range, access) = (self.range()?, access_of(access)?);
         let part = memory_offset..end_of(memory_offset, nbytes, memory.memory.len());
-        Ok(detached(py, || range.map(offset, &memory.memory, part, access))?)
+        Ok(detached(py, || {
+            range.map(offset, &memory.memory, part, access)
+        })?)
     }
 
     /// Unmaps bytes (default: all), which are one mapping or several side by side.
@@ -179,7 +184,9 @@ impl VirtualRange {
         }
         let mut into = vec![0; nbytes];
         let part = offset..offset.saturating_add(nbytes);
-        detached(py, || range.with_bytes(part, |bytes| bytes.read(0, &mut into))?)?;
+        detached(py, || {
+            range.with_bytes(part, |bytes| bytes.read(0, &mut into))?
+        })?;
         Ok(PyBytes::new(py, &into))
     }
 

@@ -7,7 +7,6 @@ from typing import Any, SupportsBytes, final
 
 _Handle = SupportsBytes | str
 
-__file__: str
 
 @final
 class Device:

@@ -16,7 +16,7 @@ from . import _crosshandle as _rust
 from ._sharing import default_context
 
 
-class _Block(cupy.cuda.BaseMemory):  # type: ignore[misc]
+class _Block(cupy.cuda.BaseMemory):
     """Memory as CuPy knows it, freed with the last array in it."""
 
     def __init__(self, nbytes: int):

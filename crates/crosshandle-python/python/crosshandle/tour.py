@@ -83,7 +83,7 @@ def _double(pipe: Any, bundle: bytes) -> None:
 def tree() -> str:
     """A tree of arrays crosses as one bundle"""
     layers = [crosshandle.alloc_empty(4, "float32"), crosshandle.alloc_empty(4, "float32")]
-    numbers = memoryview(layers[1])
+    numbers: Any = memoryview(layers[1])
     numbers[0], numbers[1], numbers[2], numbers[3] = 1.0, 2.0, 3.0, 4.0
     with crosshandle.share({"layers": layers}) as bundle:
         size = len(bytes(bundle))

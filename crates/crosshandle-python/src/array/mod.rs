@@ -5,8 +5,8 @@ pub(crate) mod dlpack;
 mod dtype;
 mod layout;
 
-pub(crate) use dtype::Dtype;
 pub(crate) use crosshandle::handle::bundle::MAX_DIMENSIONS;
+pub(crate) use dtype::Dtype;
 pub(crate) use layout::Layout;
 
 use crate::context::streams;
@@ -43,11 +43,7 @@ impl Array {
     }
 
     /// Makes an array that can be read only, if `read_only` or the memory says so.
-    pub(crate) fn of(
-        memory: Arc<SharedMemory>,
-        layout: Layout,
-        read_only: bool,
-    ) -> PyResult<Self> {
+    pub(crate) fn of(memory: Arc<SharedMemory>, layout: Layout, read_only: bool) -> PyResult<Self> {
         layout.check(memory.memory.len())?;
         let read_only = read_only || memory.is_read_only();
         Ok(Self {

@@ -55,7 +55,12 @@ pub(crate) fn adopt_all<'py>(
     arrays: Vec<Bound<'py, Foreign>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut results: Vec<Option<Bound<'py, PyAny>>> = vec![None; arrays.len()];
-    let refusal = |error: Error| exception(py, &error).into_value(py).into_bound(py).into_any();
+    let refusal = |error: Error| {
+        exception(py, &error)
+            .into_value(py)
+            .into_bound(py)
+            .into_any()
+    };
     let mut groups: Vec<Group> = Vec::new();
     // Neighbours lie in the same memory.
     let mut order = Vec::from_iter(0..arrays.len());

@@ -56,7 +56,9 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     };
     let size = dtype.bytes() as i64;
     let strides = numbers(tensor.strides).map(|strides| {
-        let bytes = strides.iter().map(|stride| stride.saturating_mul(size) as isize);
+        let bytes = strides
+            .iter()
+            .map(|stride| stride.saturating_mul(size) as isize);
         bytes.collect::<Vec<_>>()
     });
     let address = tensor.data.addr().wrapping_add(tensor.byte_offset as usize);
@@ -97,5 +99,7 @@ fn tensor<'a>(capsule: &'a Bound<'_, PyAny>) -> PyResult<(&'a dlpack::Tensor, bo
             return Ok((&(*held.cast::<dlpack::Unversioned>()).tensor, false));
         }
     }
-    Err(PyTypeError::new_err("__dlpack__ returned no capsule of DLPack"))
+    Err(PyTypeError::new_err(
+        "__dlpack__ returned no capsule of DLPack",
+    ))
 }

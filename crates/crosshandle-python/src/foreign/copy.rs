@@ -53,7 +53,8 @@ pub(crate) fn copied(
             to = to.add(run);
         }
         // To the next run, the last dimension fastest.
-        let Some(dimension) = (0..outer).rfind(|dimension| index[*dimension] + 1 < shape[*dimension])
+        let Some(dimension) =
+            (0..outer).rfind(|dimension| index[*dimension] + 1 < shape[*dimension])
         else {
             return Ok(made);
         };
@@ -63,12 +64,7 @@ pub(crate) fn copied(
 }
 
 /// Copies by a queue, and waits for it.
-fn on_device(
-    py: Python<'_>,
-    context: &Context,
-    foreign: &Foreign,
-    made: Array,
-) -> PyResult<Array> {
+fn on_device(py: Python<'_>, context: &Context, foreign: &Foreign, made: Array) -> PyResult<Array> {
     if !foreign.layout.is_contiguous() {
         return Err(PyValueError::new_err(
             "an array with gaps is copied by its own library: make it contiguous first",

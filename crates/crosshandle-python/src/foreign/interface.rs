@@ -42,7 +42,10 @@ fn read(
     let dtype = match Dtype::of(&needed(interface, "typestr")?) {
         Ok(dtype) => dtype,
         // NumPy writes types that came by a package as bytes without a type.
-        Err(error) => match keep.getattr("dtype").and_then(|dtype| dtype.getattr("name")) {
+        Err(error) => match keep
+            .getattr("dtype")
+            .and_then(|dtype| dtype.getattr("name"))
+        {
             Ok(name) => Dtype::of(&name)?,
             Err(_) => return Err(error),
         },
@@ -53,7 +56,11 @@ fn read(
         None => None,
         Some(strides) => Some(strides.extract()?),
     };
-    let unit = if in_elements { dtype.bytes() as isize } else { 1 };
+    let unit = if in_elements {
+        dtype.bytes() as isize
+    } else {
+        1
+    };
     let strides = strides.map(|strides| {
         let bytes = strides.iter().map(|stride| stride.saturating_mul(unit));
         bytes.collect::<Vec<_>>()

@@ -5,9 +5,11 @@
 //! | `description.rs` | what an array is, by the protocol that its library has |
 //! | `buffer.rs`, `capsule.rs`, `interface.rs`, `torch.rs` | the protocols |
 //! | `adopt.rs` | the memory beneath arrays, shared without a copy |
+//! | `allocator.rs` | allocators that torch and CuPy call |
 //! | `copy.rs` | copies of what cannot be |
 
 mod adopt;
+pub(crate) mod allocator;
 mod buffer;
 mod capsule;
 mod copy;

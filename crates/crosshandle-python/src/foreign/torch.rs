@@ -37,10 +37,7 @@ fn dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     let place = object.as_ptr().addr();
     let found = {
         let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .as_ref()
-            .and_then(|known| known.get(&place))
-            .copied()
+        known.as_ref().and_then(|known| known.get(&place)).copied()
     };
     if let Some(dtype) = found {
         return Ok(dtype);

@@ -246,7 +246,7 @@ impl Memory {
             return Err(Error::invalid("no bytes are no memory"));
         }
         let keep: KeepAlive = Some(Box::new((owner, Arc::clone(self))));
-        let lent = match &self.source {
+        let loaned = match &self.source {
             Source::Owned(owned) => Adopted::part_of_allocation(owned.allocation(), part, keep),
             Source::Adopted(adopted) => adopted.part(part, keep),
             Source::Opened(_) => {
@@ -255,7 +255,7 @@ impl Memory {
                 ));
             }
         };
-        Ok(Self::new(Source::Adopted(Arc::new(lent))))
+        Ok(Self::new(Source::Adopted(Arc::new(loaned))))
     }
 
     /// Returns the memory's bytes, for the host to access.

@@ -181,7 +181,11 @@ pub(crate) extern "C" fn crosshandle_free(
         finish_uses(&context);
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         let per_device = devices.get_mut(&device)?;
-        if per_device.arenas.iter_mut().any(|arena| arena.give(address)) {
+        if per_device
+            .arenas
+            .iter_mut()
+            .any(|arena| arena.give(address))
+        {
             return None;
         }
         // Dropped without the lock.
