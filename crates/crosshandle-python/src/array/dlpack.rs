@@ -181,11 +181,7 @@ pub(super) fn capsule<'py>(
     let own = array.get();
     let device = device(&own.memory);
     let size = own.layout.dtype.bytes() as isize;
-    if own.layout.strides.iter().any(|stride| stride % size != 0) {
-        return Err(PyBufferError::new_err(
-            "the array's strides are no multiples of its elements, which DLPack cannot say",
-        ));
-    }
+    check_strides(own, size)?;
     if max_version.is_some_and(|(major, _)| major >= VERSION[0]) {
         return wrap(array.py(), Versioned::make(own, device));
     }
@@ -195,6 +191,23 @@ pub(super) fn capsule<'py>(
         ));
     }
     wrap(array.py(), Unversioned::make(own, device))
+}
+
+/// Returns a capsule of an array in the form that every consumer takes, and that cannot say what is read-only.
+pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
+    let size = array.layout.dtype.bytes() as isize;
+    check_strides(array, size)?;
+    wrap(py, Unversioned::make(array, device(&array.memory)))
+}
+
+/// Refuses strides that DLPack, which counts in elements, cannot say.
+fn check_strides(array: &Array, size: isize) -> PyResult<()> {
+    match array.layout.strides.iter().all(|stride| stride % size == 0) {
+        true => Ok(()),
+        false => Err(PyBufferError::new_err(
+            "the array's strides are no multiples of its elements, which DLPack cannot say",
+        )),
+    }
 }
 
 /// Shows an array to a library that never writes, in the form that cannot say what is read-only.

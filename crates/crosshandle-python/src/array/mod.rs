@@ -139,8 +139,13 @@ impl Array {
     /// Returns a tensor, which can write memory that is read-only: the caller sees to that.
     fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let from_dlpack = Self::import(py, "torch", "from_dlpack")?;
-        match slf.get().read_only {
+        let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
+        let own = slf.get();
+        if own.ready.is_none() {
+            // Without torch's questions for device and stream, which take longer than all the rest.
+            return from_dlpack.call1((dlpack::unversioned(py, own)?,));
+        }
+        match own.read_only {
             true => from_dlpack.call1((dlpack::NeverWritten(slf.clone().unbind()),)),
             false => from_dlpack.call1((slf,)),
         }

@@ -159,3 +159,52 @@ impl Drop for Adopted {
         exporter.reclaim();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Context, Device, Error};
+    use std::sync::Arc;
+
+    #[test]
+    fn the_owner_of_what_is_lent_goes_when_nobody_has_it_open() {
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        let memory = Arc::new(context.allocate(4096).unwrap());
+        memory.write(100, b"bytes").unwrap();
+        let owner = Arc::new(());
+        let is_kept = || Arc::strong_count(&owner) > 1;
+        let part = memory.lend(100..200, Arc::clone(&owner)).unwrap();
+        let again = memory.lend(150.., Arc::clone(&owner)).unwrap();
+        drop(again);
+        let handle = part.handle().unwrap();
+        let opened = context.open_memory(&handle).unwrap();
+        assert_eq!(opened.len(), 100);
+        drop((part, memory));
+        context.allocate(64).unwrap().handle().unwrap();
+        assert!(is_kept(), "it is open");
+        let mut bytes = [0; 5];
+        opened.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+        assert!(matches!(context.open_memory(&handle), Err(Error::Stale)));
+        drop(opened);
+        drop(context);
+        assert!(!is_kept(), "nobody has it open");
+    }
+
+    #[test]
+    fn only_parts_that_are_there_are_lent() {
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        let memory = Arc::new(context.allocate(100).unwrap());
+        let opened = Arc::new(context.open_memory(&memory.handle().unwrap()).unwrap());
+        let refused = [
+            memory.lend(50..50, ()),
+            memory.lend(..101, ()),
+            opened.lend(.., ()),
+        ];
+        for result in refused {
+            assert!(
+                matches!(result, Err(Error::InvalidArgument(_))),
+                "{result:?}"
+            );
+        }
+    }
+}

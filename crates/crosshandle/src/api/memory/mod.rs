@@ -225,8 +225,8 @@ impl Memory {
         }
     }
 
-    /// Lends a part of the memory: a `Memory` with handles of its own, by which nobody opens the rest under
-    /// this process's books. Importers of several parts map the segment beneath them once.
+    /// Lends a part of the memory: returns a `Memory` with handles of its own. Importers of several parts
+    /// map the segment beneath them once.
     ///
     /// `owner` stands for what must not be used again meanwhile, such as an array of another library. It
     /// is dropped, perhaps on a background thread, after the result was dropped, its commands are done, and
