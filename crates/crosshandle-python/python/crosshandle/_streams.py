@@ -48,7 +48,14 @@ def _device_of(stream: Any) -> str | None:
         if isinstance(index, int) and index >= 0:
             return f"cuda:{index}"
     index = getattr(getattr(stream, "device", None), "index", None)
-    return f"cuda:{index}" if isinstance(index, int) else None
+    if isinstance(index, int):
+        return f"cuda:{index}"
+    if type(stream).__module__.partition(".")[0] == "cupy":
+        # CuPy's default stream is the current device's.
+        import cupy
+
+        return f"cuda:{cupy.cuda.runtime.getDevice()}"
+    return None
 
 
 def _devices() -> list[str]:
