@@ -117,13 +117,6 @@ def echo_torch_once() -> None:
     answered.record(stream)
 
 
-FUNCTIONS = {
-    "prepare": prepare, "tree": open_tree, "arrays": open_arrays, "again": open_again, "pickled": open_pickled,
-    "drop": drop, "echo_ours": echo_ours, "echo_torch": echo_torch, "echo_torch_once": echo_torch_once,
-    "raw_open": raw_open,
-}  # fmt: skip
-
-
 class LegacyHandle(ctypes.Structure):
     """`CUipcMemHandle`."""
 
@@ -165,6 +158,13 @@ def raw_open(handles: list[bytes]) -> float:
     for start in opened:
         check(cuda.cuIpcCloseMemHandle(start))
     return took
+
+
+FUNCTIONS = {
+    "prepare": prepare, "tree": open_tree, "arrays": open_arrays, "again": open_again, "pickled": open_pickled,
+    "drop": drop, "echo_ours": echo_ours, "echo_torch": echo_torch, "echo_torch_once": echo_torch_once,
+    "raw_open": raw_open,
+}  # fmt: skip
 
 
 def streams() -> Iterator[Row]:

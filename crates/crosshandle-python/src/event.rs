@@ -5,6 +5,7 @@ use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList};
 
 /// A counter of signals that processes share.
@@ -101,8 +102,9 @@ impl Event {
     /// Returns an awaitable that ends when signal `value`, submitted or not, has completed: in asyncio and
     /// in trio. Cancelling it has no effect on the event.
     fn reached<'py>(slf: &Bound<'py, Self>, value: u64) -> PyResult<Bound<'py, PyAny>> {
-        let module = slf.py().import("crosshandle._awaiting")?;
-        module.call_method1("reached", (slf, value))
+        static REACHED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let reached = REACHED.import(slf.py(), "crosshandle._awaiting", "reached")?;
+        reached.call1((slf, value))
     }
 
     /// The number of the signal that was submitted last; 0 if there was none.

@@ -44,7 +44,9 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
-    use crate::foreign::allocator::{Block, drop_unused_arenas, serve_allocations};
+    use crate::foreign::allocator::{
+        Block, drop_unused_arenas, keep_for_ever, serve_allocations, stop_freeing,
+    };
     #[pymodule_export]
     use crate::foreign::{Foreign, adopt_all, copied, describe};
     #[pymodule_export]

@@ -71,13 +71,14 @@ impl Queue {
     /// Has all later commands wait for signal `value` (default: the latest) of the event.
     #[pyo3(signature = (event, value = None))]
     fn wait(&self, event: &Event, value: Option<u64>) -> Result<()> {
-        Ok(match value {
+        match value {
             None => self.0.wait(&event.event)?,
             Some(value) => {
                 let barrier = Command::barrier().after_value(&event.event, value);
-                self.0.submit(barrier)?
+                self.0.submit(barrier)?;
             }
-        })
+        }
+        Ok(())
     }
 
     /// The driver's own number of the queue, such as a `CUstream`'s; `None` where no driver is behind it.

@@ -426,6 +426,12 @@ class Block:
 def serve_allocations(context: Context, number: int, reserve: int) -> None:
     """Lets a context allocate for libraries on CUDA's device `number`; `reserve` bytes are taken now."""
 
+def stop_freeing() -> None:
+    """Frees nothing from now on, since the process ends."""
+
+def keep_for_ever(object: object) -> None:
+    """Keeps an object as long as the process."""
+
 def drop_unused_arenas(number: int) -> int:
     """Gives the arenas of a device back that nothing is allocated in. Returns how many are left."""
 

@@ -161,8 +161,8 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
     `context`, or in the default context of its device. What is read-only opens so that it can be read only;
     `writable=False` opens everything so.
     """
-    # Until its memory is open, a bundle keeps it.
-    bundle = data if isinstance(data, Bundle) else None
+    # Until its memory is open, a bundle keeps it. Bytes are asked for first: they come over and over.
+    bundle = None if type(data) is builtins.bytes else data if isinstance(data, Bundle) else None
     if bundle is not None:
         data = bytes(bundle)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -19,6 +20,17 @@ _lock = threading.Lock()
 _adopted: OrderedDict[tuple[str, int], tuple[Queue, Any]] = OrderedDict()
 # Queues of this module's own, one for each device, whose stream waits for events.
 _own: dict[str, Queue] = {}
+
+
+@atexit.register
+def _let_go() -> None:
+    """Drops every queue before the streams end, in whatever order the interpreter ends their libraries."""
+    with _lock:
+        queues = [_adopted.pop(key) for key in list(_adopted)]
+        own = [_own.pop(device) for device in list(_own)]
+    streams = [stream for _, stream in queues]
+    del queues, own
+    del streams
 
 
 def number_of(stream: Any) -> int:

@@ -8,12 +8,16 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import Any
 
 import cupy
 
 from . import _crosshandle as _rust
 from ._sharing import default_context
+
+
+atexit.register(_rust.stop_freeing)
 
 
 class _Block(cupy.cuda.BaseMemory):

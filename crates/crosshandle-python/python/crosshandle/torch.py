@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,8 @@ import torch
 from . import _crosshandle as _rust
 from ._crosshandle import Event
 from ._sharing import Bundle, default_context, open, share
+
+atexit.register(_rust.stop_freeing)
 
 _allocators: dict[int, Any] = {}
 _lock = threading.Lock()
@@ -39,9 +42,13 @@ def allocator(device: int | None = None) -> Any:
     _rust.serve_allocations(default_context(f"cuda:{number}"), number, 0)
     with _lock:
         if number not in _allocators:
-            _allocators[number] = torch.cuda.memory.CUDAPluggableAllocator(
+            made = torch.cuda.memory.CUDAPluggableAllocator(
                 _rust.__file__, "crosshandle_allocate", "crosshandle_free"
             )
+            # torch frees through it until the process ends.
+            _rust.keep_for_ever(made)
+            _rust.keep_for_ever(made.allocator())
+            _allocators[number] = made
         return _allocators[number]
 
 

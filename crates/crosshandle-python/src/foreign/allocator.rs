@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The context that allocates for each of CUDA's devices, and what it has allocated.
@@ -21,6 +22,22 @@ struct PerDevice {
     /// Allocations with memory of their own, by address.
     single: HashMap<usize, Arc<SharedMemory>>,
     arenas: Vec<Arena>,
+}
+
+/// Set when the interpreter ends: the driver and the libraries above it end in whatever order, so nothing is
+/// freed any more. The process's memory goes with it.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// Frees nothing from now on, since the process ends.
+#[pyfunction]
+pub(crate) fn stop_freeing() {
+    ENDS.store(true, Ordering::Relaxed);
+}
+
+/// Keeps an object as long as the process: torch goes on calling an allocator whose object has ended.
+#[pyfunction]
+pub(crate) fn keep_for_ever(object: Py<PyAny>) {
+    std::mem::forget(object);
 }
 
 /// What addresses and lengths in an arena are multiples of, as drivers align allocations.
@@ -172,6 +189,9 @@ pub(crate) extern "C" fn crosshandle_free(
     device: c_int,
     _stream: *mut c_void,
 ) {
+    if ENDS.load(Ordering::Relaxed) {
+        return;
+    }
     let free = || {
         let address = memory.addr();
         let context = {
@@ -208,6 +228,10 @@ pub(crate) struct Block(Arc<SharedMemory>);
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if ENDS.load(Ordering::Relaxed) {
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         finish_uses(&self.0.context);
     }
 }
