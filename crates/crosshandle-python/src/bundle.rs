@@ -117,10 +117,19 @@ fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
     Ok(sharing.call_method0("default_context")?.cast_into()?)
 }
 
+/// The default contexts of devices, as they were asked for.
+type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
+static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+
+/// Forgets which contexts are the default ones, so that they can end.
+#[pyfunction]
+pub(crate) fn forget_contexts() {
+    let known = std::mem::take(&mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(known);
+}
+
 /// Returns this process's default context for a handle's device. It is asked for over and over.
 fn context_of<'py>(py: Python<'py>, handle: &MemoryHandle) -> PyResult<Bound<'py, Context>> {
-    type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
-    static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
     let device = (handle.backend(), handle.device());
     {
         let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

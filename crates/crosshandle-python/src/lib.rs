@@ -36,7 +36,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
-    use crate::bundle::{event_of, pack, pack_shared, unpack};
+    use crate::bundle::{event_of, forget_contexts, pack, pack_shared, unpack};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]

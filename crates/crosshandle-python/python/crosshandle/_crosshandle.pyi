@@ -457,5 +457,8 @@ def pack_shared(
 def unpack(context: Context | None, data: bytes, *, writable: bool = True) -> tuple[str, list[Array]]:
     """Unpacks a bundle, and opens its memory in a context, or in the default contexts of its devices."""
 
+def forget_contexts() -> None:
+    """Forgets which contexts are the default ones, so that they can end."""
+
 def event_of(data: bytes) -> tuple[EventHandle, int] | None:
     """Returns the event in a bundle's bytes and the number of its signal, if there is one. Opens nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import json
 import threading
@@ -43,6 +44,14 @@ def default_context(device: str = "host") -> Context:
         if device not in _contexts:
             _contexts[device] = Context(device)
         return _contexts[device]
+
+
+@atexit.register
+def _end() -> None:
+    """Lets the default contexts end while the drivers are there; what is still open keeps its own."""
+    _rust.forget_contexts()
+    _by_uuid.clear()
+    _contexts.clear()
 
 
 def _context_of(backend: str, uuid: str) -> Context:
