@@ -48,3 +48,16 @@ pub enum Ownership {
     /// This library destroys the object, once nothing here uses it any more.
     Owned,
 }
+
+/// The objects of an OpenCL runtime that runs the host's kernels, as numbers. They live as long as the
+/// process. All contexts on the host use the same ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NativeRuntime {
+    /// The `cl_platform_id`.
+    pub platform: usize,
+    /// The `cl_device_id`.
+    pub device: usize,
+    /// The `cl_context`.
+    pub context: usize,
+}

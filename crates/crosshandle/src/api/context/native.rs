@@ -5,6 +5,7 @@ use crate::api::command::Command;
 use crate::api::core::{ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
+use crate::api::kernel::Kernel;
 use crate::api::memory::Memory;
 use crate::api::program::Program;
 use crate::api::queue::Queue;
@@ -118,6 +119,27 @@ impl Context {
         let copied = self.core().exporter().copied();
         let backend = native.backend();
         Ok(Queue::new(queue, QueueOrder::InOrder, backend, copied))
+    }
+
+    /// Adopts a kernel that other code has made with the runtime that runs the host's kernels: returns its
+    /// program, and the kernel of the same name in it. Arguments that were set are not taken over. A
+    /// kernel that is [owned](Ownership::Owned) is released.
+    ///
+    /// # Errors
+    /// A kernel of another backend; [`Error::Unsupported`] where a kernel does not tell its program.
+    ///
+    /// # Safety
+    /// `native` is a kernel of the runtime. The caller releases it only if it is
+    /// [borrowed](Ownership::Borrowed).
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt_kernel(
+        &self,
+        native: NativeObject,
+        ownership: Ownership,
+    ) -> Result<(Program, Kernel)> {
+        let raw = raw_for(self.device(), native)?;
+        // SAFETY: promised by the caller.
+        unsafe { Program::adopt_kernel(self.core(), raw, ownership) }
     }
 
     /// Adopts a program of the driver that was loaded without this crate. A program that is

@@ -68,6 +68,17 @@ impl Source {
     }
 }
 
+impl Drop for Source {
+    fn drop(&mut self) {
+        // What another process wants to have closed should not wait until the backend looks by itself.
+        if let Self::Opened(opened) = self
+            && Arc::strong_count(opened) > 1
+        {
+            opened.segment().0.release_soon();
+        }
+    }
+}
+
 /// An allocation that a `Memory` owns, freed on drop.
 struct Owned(Option<Arc<Allocation>>);
 

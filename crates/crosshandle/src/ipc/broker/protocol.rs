@@ -295,6 +295,11 @@ const PIECES: u32 = 4;
 pub(crate) type Serial = u32;
 
 impl Request {
+    /// Returns whether a client that is attached nowhere may ask this.
+    pub(super) fn is_of_no_context(&self) -> bool {
+        matches!(self, Self::Attach { .. } | Self::Describe)
+    }
+
     pub(crate) fn encode(self, serial: Serial) -> [u8; REQUEST_SIZE] {
         let none = Credential {
             record: Record {

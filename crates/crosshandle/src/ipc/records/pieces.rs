@@ -10,6 +10,7 @@ use super::Shared;
 use crate::error::{Error, Result};
 use crate::ipc::broker::protocol::{BackendBlob, MAX_PIECES, PiecePart};
 use crate::ipc::broker::{PieceBatch, PieceFile};
+use crate::os::descriptor;
 use crate::os::socket::MAX_DESCRIPTORS;
 use crate::types::Access;
 use std::os::fd::OwnedFd;
@@ -66,6 +67,11 @@ impl PieceSet {
     pub(crate) fn prepare(&self) -> Result<()> {
         // There may be thousands, and hundreds of handles to parts of them.
         if !self.is_prepared.load(Ordering::Relaxed) {
+            let first = self.pieces.first();
+            if first.is_some_and(|piece| piece.object.lends_by_driver()) {
+                // For what is kept ahead.
+                descriptor::make_room(self.pieces.len());
+            }
             let mut pieces = self.pieces.iter();
             pieces.try_for_each(|piece| piece.object.prepare_to_lend())?;
             self.is_prepared.store(true, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::hal::cuda::device::Gpu;
 use crate::hal::cuda::driver::{DeviceAddress, Found, LegacyHandle};
-use crate::hal::cuda::scheduler::Urgency;
+use crate::hal::cuda::scheduler::{self, Urgency};
 use crate::ipc::{Piece, PiecePart, PieceSet, PiecedMemory, Shared};
 use crate::os::{memfd, process};
 use crate::sync::Mutex;
@@ -232,6 +232,14 @@ impl<S: Shared> Segment for AddressSegment<S> {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {}
+
+    fn release_finished(&self) {
+        scheduler::tend_every_queue();
+    }
+
+    fn release_soon(&self) {
+        scheduler::tend_every_queue_soon();
+    }
 }
 
 /// Takes a reference to memory that has a descriptor. The device's context is current.
