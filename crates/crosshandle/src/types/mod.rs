@@ -18,9 +18,14 @@ pub(crate) mod shared_bytes;
 pub(crate) use address::Address;
 pub(crate) use device_info::known;
 pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
+pub(crate) use kernel::{ArgumentKind, number};
 pub use kernel::{KernelArguments, KernelParameter, KernelProperties, LaunchShape};
 pub use memory::{Access, AllocationOptions, MemoryKind};
-pub use native_object::{NativeObject, Ownership};
+<<<<<<< HEAD
+pub use native_object::{DriverAllocation, NativeObject, Ownership};
+=======
+pub use native_object::{NativeObject, NativeRuntime, Ownership};
+>>>>>>> main
 pub use pod::Pod;
 pub(crate) use program_image::Format;
 pub use program_image::{ProgramImage, ProgramOptions};

@@ -240,6 +240,27 @@ impl Event {
         self.core.signal_up_to(value).map(drop)
     }
 
+    /// Fails all numbers up to `value` at once: whoever waits for one of them, in any process, gets
+    /// [`Error::CommandFailed`], in this process with `message` for the last of them. For programs that
+    /// signal on behalf of something that has failed.
+    ///
+    /// # Errors
+    /// As [`signal_value`](Self::signal_value).
+    pub fn fail_value(&self, value: u64, message: &str) -> Result<()> {
+        self.core.fail_value(value, message)
+    }
+
+    /// Ends the event as the death of its signaller would: waits for signals that were not submitted, in any
+    /// process, get [`Error::PeerDied`]. For programs that signal on behalf of something that is gone.
+    ///
+    /// This submits the next 2²⁹ numbers and fails them.
+    ///
+    /// # Errors
+    /// As [`signal`](Self::signal).
+    pub fn abandon(&self) -> Result<()> {
+        self.core.abandon()
+    }
+
     /// Waits for the signal that was submitted last.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::hal::cuda::scheduler::{self, Urgency};
 use crate::ipc::{Piece, PiecePart, PieceSet, PiecedMemory, Shared};
 use crate::os::{memfd, process};
 use crate::sync::Mutex;
-use crate::types::{Access, Address, SharedBytes};
+use crate::types::{Access, Address, DriverAllocation, SharedBytes};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -177,6 +177,18 @@ impl AddressSegment<PiecedMemory> {
         };
         own.len() == pieces.len() && own.iter().zip(pieces).all(is_same)
     }
+}
+
+/// Returns the allocation of the program that an address lies in, if it is this device's.
+pub(crate) fn find(gpu: &Arc<Gpu>, address: usize) -> Result<Option<DriverAllocation>> {
+    let _current = gpu.enter()?;
+    let found = gpu.driver().look_at(address as DeviceAddress)?;
+    let own = found.filter(|found| found.device == gpu.handle().number());
+    Ok(own.map(|found| DriverAllocation {
+        address: found.start as usize,
+        len: found.len,
+        number: found.number,
+    }))
 }
 
 fn address_of(start: DeviceAddress) -> Result<Address> {
