@@ -7,6 +7,7 @@ mod doctor;
 mod event;
 mod gc;
 mod inspect;
+mod link;
 mod man;
 mod peer;
 mod ps;
@@ -37,6 +38,9 @@ pub(crate) enum Command {
     /// Create, signal and wait on shared events
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Event(event::Command),
+    /// Reach what processes of other hosts share
+    #[command(subcommand, after_help = EXIT_STATUS_HELP)]
+    Link(link::Command),
     /// List who shares what on this machine, who has it open, and who waits for whom
     #[command(after_help = ps::AFTER_HELP)]
     Ps(ps::Args),
@@ -68,6 +72,7 @@ impl Command {
             Self::Share(args) => share::run(&args, settings),
             Self::Read(args) => read::run(&args, settings),
             Self::Event(command) => event::run(&command, settings),
+            Self::Link(command) => link::run(&command, settings),
             Self::Ps(args) => ps::run(&args, settings),
             Self::Top(args) => top::run(&args, settings),
             Self::Gc(args) => gc::run(&args, settings),

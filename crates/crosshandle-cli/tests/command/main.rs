@@ -4,6 +4,7 @@ mod common;
 mod demo;
 mod event;
 mod limits;
+mod link;
 mod machine;
 mod namespaces;
 mod observe;

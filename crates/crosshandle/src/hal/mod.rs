@@ -341,6 +341,10 @@ pub(crate) trait Segment: Shared {
     /// Drops the objects that finished commands keep, as far as the backend can tell without
     /// waiting: it may otherwise notice them late.
     fn release_finished(&self) {}
+
+    /// Notes that the program has dropped memory in the segment that a command may have used: the backend
+    /// notices within some milliseconds when the command has finished. Calls no driver.
+    fn release_soon(&self) {}
 }
 
 /// Reserved addresses into which physical memory is mapped.
@@ -388,6 +392,9 @@ pub(crate) trait AddressRange: Send + Sync {
 
     /// Does what [`Segment::release_finished`] does.
     fn release_finished(&self) {}
+
+    /// Does what [`Segment::release_soon`] does.
+    fn release_soon(&self) {}
 
     /// Unmaps one mapping.
     fn unmap(&self, offset: usize, len: usize) -> Result<()>;

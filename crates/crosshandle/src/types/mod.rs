@@ -21,7 +21,7 @@ pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
 pub(crate) use kernel::{ArgumentKind, number};
 pub use kernel::{KernelArguments, KernelParameter, KernelProperties, LaunchShape};
 pub use memory::{Access, AllocationOptions, MemoryKind};
-pub use native_object::{NativeObject, NativeRuntime, Ownership};
+pub use native_object::{DriverAllocation, NativeObject, NativeRuntime, Ownership};
 pub use pod::Pod;
 pub(crate) use program_image::Format;
 pub use program_image::{ProgramImage, ProgramOptions};

@@ -14,7 +14,7 @@ use crate::hal;
 use crate::hal::{BackendDevice, NativeContext, Work};
 use crate::handle::BackendKind;
 use crate::sync::Mutex;
-use crate::types::{NativeObject, Ownership, QueueOrder};
+use crate::types::{DriverAllocation, NativeObject, Ownership, QueueOrder};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -226,6 +226,28 @@ impl Context {
         }
         let queue = self.create_queue_with(QueueOrder::OutOfOrder)?;
         Ok(place.get_or_init(|| queue))
+    }
+
+    /// Waits until the device has done everything that was submitted to the driver's context, by this
+    /// library or by others. Before memory is used again of which nobody knows who submitted work, this is
+    /// what a driver's own `free` does.
+    ///
+    /// It waits for streams that wait for events as well, however long that is.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the backend cannot; [`Error::Driver`] if the driver refuses, as
+    /// it does while a stream is captured.
+    pub fn synchronize(&self) -> Result<()> {
+        self.native_context()?.synchronize()
+    }
+
+    /// Returns the allocation of the driver that `address` points into, made by this library or not;
+    /// `None` if the address is nothing to the driver, or another device's.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on devices without a driver; [`Error::Driver`] if the driver refuses.
+    pub fn allocation_at(&self, address: *const u8) -> Result<Option<DriverAllocation>> {
+        self.native_context()?.allocation_at(address.addr())
     }
 
     /// Adopts device memory that the program allocated with the driver or with a library above it:
