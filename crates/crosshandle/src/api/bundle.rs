@@ -47,7 +47,8 @@ impl PackedBundle {
 
 impl Context {
     /// Packs a bundle. If it is long, its bytes are a small head only, and the rest lies in memory of
-    /// this context that the result keeps.
+    /// this context that the result keeps. Who unpacks it can read what shares a segment with that
+    /// memory; see [`ContextOptions::pooling`](crate::ContextOptions::pooling).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a bundle that no bytes can hold; as

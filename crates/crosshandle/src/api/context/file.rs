@@ -34,6 +34,8 @@ struct Copy<'a> {
     next: AtomicUsize,
     /// The first failure. It ends all threads.
     failure: Mutex<Option<Error>>,
+    /// Why a thread has no path to the memory. The others do its part, if there are any.
+    no_path: Mutex<Option<Error>>,
 }
 
 /// One thread's access to the memory.
@@ -116,33 +118,37 @@ impl Context {
             direction,
             progress,
             failure: Mutex::new(None),
+            no_path: Mutex::new(None),
         };
         ThreadKind::FileCopy.run_beside(helpers, || copy.run());
-        let failure = copy.failure.lock().take();
-        failure.map_or(Ok(()), Err)
+        if let Some(error) = copy.failure.lock().take() {
+            return Err(error);
+        }
+        // Whoever had a path went on until all was taken.
+        match copy.no_path.lock().take() {
+            Some(error) if copy.take().is_some() => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Copy<'_> {
     /// Copies parts until none is left, or one has failed.
     fn run(&self) {
-        if let Err(error) = self.copy_parts() {
-            self.failure.lock().get_or_insert(error);
-        }
-    }
-
-    fn copy_parts(&self) -> Result<()> {
-        // The first part is taken before anything is made for it.
-        let Some(mut part) = self.take() else {
-            return Ok(());
+        let path = match self.path() {
+            Ok(path) => path,
+            Err(error) => {
+                self.no_path.lock().get_or_insert(error);
+                return;
+            }
         };
-        let path = self.path()?;
-        loop {
-            self.copy_part(&path, part.clone())?;
-            (self.progress)(part.len());
-            match self.take() {
-                Some(next) => part = next,
-                None => return Ok(()),
+        while let Some(part) = self.take() {
+            let len = part.len();
+            match self.copy_part(&path, part) {
+                Ok(()) => (self.progress)(len),
+                Err(error) => {
+                    self.failure.lock().get_or_insert(error);
+                }
             }
         }
     }

@@ -184,6 +184,12 @@ impl Imports {
         let mut pieced: Option<PiecedSegment> = None;
         let take = |pieces: FetchedPieces| {
             check_extent(pieces.len)?;
+            // Its mappings, of which a process has a limited number, would stay as long as the context.
+            if fields.segment & DEDICATED == 0 {
+                return Err(Error::Protocol(
+                    "memory of pieces has no allocation of its own",
+                ));
+            }
             let segment = match &mut pieced {
                 Some(segment) => segment,
                 None => pieced.insert(PiecedSegment::reserve(backend, pieces.len, key.access)?),

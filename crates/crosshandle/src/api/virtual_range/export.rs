@@ -10,7 +10,6 @@ use crate::types::byte_range;
 use crate::types::report::ObjectKind;
 use std::fmt;
 use std::ops::RangeBounds;
-use std::ptr;
 use std::sync::Arc;
 
 /// An export of what was mapped in a part of a [`VirtualRange`]. Dropping it makes its handles stale;
@@ -120,7 +119,7 @@ impl VirtualRangeExport {
                 let particulars = Particulars {
                     kind: ObjectKind::Device,
                     len: self.len as u64,
-                    allocation: ptr::from_ref(self).addr(),
+                    allocation: Arc::as_ptr(&self.memory).cast::<()>().addr(),
                 };
                 let (exporter, number) = (self.core.exporter(), self.number);
                 exporter.export_at(&self.exports, particulars, &self.memory, number, access)?

@@ -5,8 +5,10 @@ use crate::hal::{AddressRange, BackendContext, Segment};
 use crate::ipc::{Import, PiecePart, Shared};
 use crate::os::mapping::HUGE_PAGE;
 use crate::types::{Access, Address, SharedBytes};
+use std::fs;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// Pieces of another process's memory in one range of addresses. The exporter's words about them were
 /// checked against each other; each piece's descriptor is checked when it is added.
@@ -19,7 +21,54 @@ pub(crate) struct PiecedSegment {
     /// Bytes from the start that have a piece.
     placed: usize,
     access: Access,
+    /// Counted if each piece is a mapping of this process.
+    mapped: Option<MappedPieces>,
 }
+
+/// The pieces that this process has mapped of others' memory.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// The part of a process's mappings that pieces of others' memory may take: a peer decides how many
+/// there are, and where none is left, threads don't start and memory cannot be allocated.
+const MAPPED_PART: usize = 4;
+
+/// Some of [`MAPPED`], until drop.
+struct MappedPieces(usize);
+
+impl MappedPieces {
+    fn add(&mut self) -> Result<()> {
+        let limit = max_mappings() / MAPPED_PART;
+        if MAPPED.fetch_add(1, Ordering::Relaxed) >= limit {
+            MAPPED.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::LimitReached {
+                what: format!("{limit} pieces of other processes' memory are mapped already"),
+                remedy: "raise vm.max_map_count (sysctl), or let the exporter make larger pieces"
+                    .into(),
+            });
+        }
+        self.0 += 1;
+        Ok(())
+    }
+}
+
+impl Drop for MappedPieces {
+    fn drop(&mut self) {
+        MAPPED.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Returns the number of mappings that the system lets a process have.
+fn max_mappings() -> usize {
+    static MAX: LazyLock<usize> = LazyLock::new(|| {
+        let limit = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        let limit = limit.and_then(|limit| limit.trim().parse().ok());
+        limit.unwrap_or(USUAL_MAX_MAPPINGS)
+    });
+    *MAX
+}
+
+/// What the system lets a process have unless it was told otherwise.
+const USUAL_MAX_MAPPINGS: usize = 65_530;
 
 impl PiecedSegment {
     /// Reserves addresses for `len` bytes.
@@ -33,12 +82,15 @@ impl PiecedSegment {
             true => granularity,
             false => granularity.max(HUGE_PAGE),
         };
+        let range = context.reserve(0, len, align)?;
+        let is_mapped_here = range.host_bytes(access).is_some();
         Ok(Self {
-            range: context.reserve(0, len, align)?,
+            range,
             pieces: Vec::new(),
             len,
             placed: 0,
             access,
+            mapped: is_mapped_here.then_some(MappedPieces(0)),
         })
     }
 
@@ -60,6 +112,9 @@ impl PiecedSegment {
         let (offset, len) = (whole(part.offset)?, whole(part.len)?);
         if len == 0 || len > self.len - self.placed || whole(part.whole).is_err() {
             return Err(NOT_WHOLE);
+        }
+        if let Some(mapped) = &mut self.mapped {
+            mapped.add()?;
         }
         let piece = context.import_physical(import)?;
         self.range

@@ -541,8 +541,8 @@ impl Client {
     /// Refuses many descriptors to an importer that has not taken the last ones: what is under way counts
     /// against the descriptors of this process's user.
     fn within_bounds(&self, answer: Answer) -> Result<Answer, Refusal> {
-        match answer.files.len() <= FEW_DESCRIPTORS || socket::has_unread(&self.stream) == Ok(false)
-        {
+        let is_bounded = answer.pieces.is_none() && answer.files.len() <= FEW_DESCRIPTORS;
+        match is_bounded || socket::has_unread(&self.stream) == Ok(false) {
             true => Ok(answer),
             false => Err(Refusal::Busy),
         }

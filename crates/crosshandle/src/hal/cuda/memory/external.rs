@@ -175,7 +175,10 @@ impl AddressSegment<PiecedMemory> {
             let own = object.downcast_ref::<CudaPhysical>();
             own.is_some_and(|own| own.allocation().is_same(other.allocation()))
         };
-        own.len() == pieces.len() && own.iter().zip(pieces).all(is_same)
+        let is_as_long = |(own, other): (&Piece, &CudaPhysical)| own.part.len == other.len() as u64;
+        own.len() == pieces.len()
+            && own.iter().zip(pieces).all(is_as_long)
+            && own.iter().zip(pieces).all(is_same)
     }
 }
 
