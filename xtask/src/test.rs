@@ -132,8 +132,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 }
 
 /// Returns the variables by which tests find the stock runtime and the programs that run on it.
-fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 4]> {
+fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 5]> {
     Ok([
+        ("CROSSHANDLE_OPENCL", runtime.opencl()),
         (
             "UR_CLIENTS_DIR",
             clients::build(workspace, runtime)?.directory,

@@ -31,8 +31,9 @@ pub(crate) const MAY_BE_UNSAFE: [&str; 5] = [
 ];
 
 /// Crates of bindings, with the only place that may name each of them.
-pub(crate) const BINDINGS: [(&str, &str); 2] = [
+pub(crate) const BINDINGS: [(&str, &str); 3] = [
     ("cudarc", "hal/cuda/"),
+    ("opencl_cpu", "hal/host/"),
     ("level_zero_sys", "hal/level_zero/"),
 ];
 

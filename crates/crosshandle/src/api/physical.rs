@@ -4,7 +4,7 @@ use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
-use crate::ipc::{Attachment, Credential, ExportCells, Particulars, Record, Shared};
+use crate::ipc::{Attachment, Credential, ExportCells, First, Particulars, Record, Shared};
 use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
@@ -47,7 +47,7 @@ impl PhysicalMemory {
         core.check_memory(&fields, access)?;
         let credential = Credential::of(&fields);
         let deadline = core.deadline();
-        let attachment = core.attachment(&fields, &deadline)?;
+        let attachment = core.attachment(&fields, First::Memory(access), &deadline)?;
         let fetched = attachment.fetch(&fields, access, &deadline)?;
         let len = fetched.len;
         if len != fields.length || fields.offset != 0 {

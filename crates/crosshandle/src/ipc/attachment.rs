@@ -96,6 +96,29 @@ impl ContextId {
     }
 }
 
+/// What an importer fetches first of a context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum First {
+    /// The memory of the handle, for this access.
+    Memory(Access),
+    /// The arena of the event.
+    Arena,
+}
+
+impl First {
+    fn request(self, fields: &Fields) -> Request {
+        let credential = Credential::of(fields);
+        match self {
+            Self::Memory(access) => Request::Memory {
+                credential,
+                access,
+                first: 0,
+            },
+            Self::Arena => Request::Arena(credential),
+        }
+    }
+}
+
 /// The way to the exporter.
 enum Link {
     /// To this very process. The context may end before this does.
@@ -119,7 +142,15 @@ static CHANGED: Condvar = Condvar::new();
 
 impl Attachment {
     /// Returns the attachment to the context that made a handle, made now if there is none.
-    pub(crate) fn to(fields: &Fields, origin: &Origin, deadline: &Deadline) -> Result<Arc<Self>> {
+    ///
+    /// `next` is what the caller will fetch first: if the exporter has to be asked, it is asked for that at
+    /// the same time.
+    pub(crate) fn to(
+        fields: &Fields,
+        origin: &Origin,
+        next: First,
+        deadline: &Deadline,
+    ) -> Result<Arc<Self>> {
         let context = ContextId::of(fields);
         let is_local = broker::address::exporter_id()? == fields.exporter;
         if is_local && let Some(exports) = broker::local_exports(fields.context) {
@@ -172,7 +203,7 @@ impl Attachment {
         attachments.insert(context, None);
         drop(attachments);
         let vacancy = Vacancy(context);
-        let attachment = Self::connect(fields, origin, deadline)?;
+        let attachment = Self::connect(fields, origin, next, deadline)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
         if let Err(error) = attachment.watch_hang_up() {
@@ -186,7 +217,12 @@ impl Attachment {
 
     /// Attaches, again if the exporter hangs up before it has answered: it does so when it has too many
     /// connections, to those that have said nothing yet.
-    fn connect(fields: &Fields, origin: &Origin, deadline: &Deadline) -> Result<Arc<Self>> {
+    fn connect(
+        fields: &Fields,
+        origin: &Origin,
+        next: First,
+        deadline: &Deadline,
+    ) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
         // Before a peer's descriptor is here: the thread closes all in a table of its own, which lasts
         // as long as the owner of a hostile one likes. Who needs it asks again for the error.
@@ -198,7 +234,7 @@ impl Attachment {
                 credential: Credential::of(fields),
                 program: program_name(),
             };
-            match connection.ask_for_memory(request, deadline) {
+            match connection.ask_for_memory(request, Some(next.request(fields)), deadline) {
                 Err(_) if connection.has_hung_up() && !deadline.is_over() => {
                     thread::sleep(RECONNECT_INTERVAL);
                 }
@@ -386,7 +422,7 @@ impl Attachment {
             return Err(Error::Stale);
         };
         let request = Request::Arena(*credential);
-        let (reply, [file, liveness]) = connection.ask_for_memory(request, deadline)?;
+        let (reply, [file, liveness]) = connection.ask_for_memory(request, None, deadline)?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }
@@ -416,7 +452,7 @@ impl Attachment {
             Link::Remote { connection, .. } => connection,
         };
         let request = Request::Chunk(*credential);
-        let (reply, [catalog, ledger]) = connection.ask_for_memory(request, deadline)?;
+        let (reply, [catalog, ledger]) = connection.ask_for_memory(request, None, deadline)?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }

@@ -138,6 +138,18 @@ impl Allocation {
         (&*block.segment.memory, block.offset)
     }
 
+    pub(crate) fn core(&self) -> &Arc<ContextCore> {
+        &self.core
+    }
+
+    /// Returns the same segment to be kept, with the number that importers know it by.
+    pub(crate) fn shared_segment(&self) -> (Arc<dyn Segment>, u32, usize) {
+        let Block {
+            segment, offset, ..
+        } = self.block();
+        (Arc::clone(&segment.memory), segment.number, *offset)
+    }
+
     fn block(&self) -> &Block {
         self.block.as_ref().expect("present until drop")
     }

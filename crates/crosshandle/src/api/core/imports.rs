@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::hal::common::pieced_segment::PiecedSegment;
 use crate::hal::{BackendContext, Segment};
 use crate::handle::Fields;
-use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, Origin};
+use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, First, Origin};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::types::Access;
@@ -94,6 +94,7 @@ impl Imports {
         &self,
         fields: &Fields,
         origin: &Origin,
+        next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
         let key = ContextId::of(fields);
@@ -105,7 +106,7 @@ impl Imports {
             return Ok(Arc::clone(attachment));
         }
         drop(attachments);
-        self.attach(key, fields, origin, deadline)
+        self.attach(key, fields, origin, next, deadline)
     }
 
     #[cold]
@@ -114,9 +115,10 @@ impl Imports {
         key: ContextId,
         fields: &Fields,
         origin: &Origin,
+        next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, origin, deadline)?;
+        let attachment = Attachment::to(fields, origin, next, deadline)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
@@ -172,7 +174,7 @@ impl Imports {
         fields: &Fields,
         deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
-        let attachment = core.attachment(fields, deadline)?;
+        let attachment = core.attachment(fields, First::Memory(key.access), deadline)?;
         let backend: &dyn BackendContext = &**core.backend();
         // Before a driver hears of it.
         let check_extent = |actual| match fields.offset + fields.length {
