@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Bytes at the start of every message.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 pub const ATTACH: u16 = 1;
 pub const CHUNK: u16 = 2;
 pub const MEMORY: u16 = 3;

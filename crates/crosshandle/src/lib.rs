@@ -154,6 +154,7 @@ pub use api::event::{
     Event, EventOptions, EventProfile, EventStatus, Notification, Notifier, Reached, Subscription,
     Values,
 };
+pub use api::holder;
 pub use api::kernel::Kernel;
 pub use api::memory::{
     Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,
@@ -163,7 +164,7 @@ pub use api::program::Program;
 pub use api::queue::Queue;
 pub use api::report;
 pub use api::virtual_range::VirtualRange;
-pub use error::{Error, ErrorKind, PeerDeath, Result};
+pub use error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};

@@ -47,8 +47,7 @@ impl PhysicalMemory {
         core.check_memory(&fields, access)?;
         let credential = Credential::of(&fields);
         let deadline = core.deadline();
-        let attachment = core.attachment(&fields, &deadline)?;
-        let fetched = attachment.fetch(&fields, access, &deadline)?;
+        let (attachment, fetched) = core.fetch(&fields, access, &deadline)?;
         let len = fetched.len;
         if len != fields.length || fields.offset != 0 {
             return Err(Error::Extent {

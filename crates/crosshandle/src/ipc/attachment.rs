@@ -2,7 +2,7 @@
 //! its death.
 
 use super::broker::protocol::{ProgramName, Refusal, Reply, Request};
-use super::broker::{self, Connection, Deadline, Exports, Fetch, Fetched, PeerPolicy};
+use super::broker::{self, Connection, Deadline, Exports, Fetch, Fetched, PeerPolicy, Route};
 use super::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk, capacity, place_of};
 use super::event_arena::{EventArena, EventArenas, PeerWatches};
 use super::exporter::Exporter;
@@ -59,11 +59,12 @@ pub(crate) struct Attachment {
     ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// A context of any process.
+/// A context of any process, as its exporter answers for it or a holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ContextId {
     exporter: u64,
     context: u32,
+    route: Route,
 }
 
 impl Hash for ContextId {
@@ -76,7 +77,14 @@ impl ContextId {
     /// Returns the context that made a handle.
     #[inline]
     pub(crate) fn of(fields: &Fields) -> Self {
+        Self::by(fields, Route::Exporter)
+    }
+
+    /// Returns the context that made a handle, as one answers for it.
+    #[inline]
+    pub(crate) fn by(fields: &Fields, route: Route) -> Self {
         Self {
+            route,
             exporter: match is_planted("finding-8") {
                 true => 0,
                 false => fields.exporter,
@@ -115,10 +123,17 @@ static ATTACHMENTS: LazyLock<Mutex<Attachments>> = LazyLock::new(Mutex::default)
 static CHANGED: Condvar = Condvar::new();
 
 impl Attachment {
-    /// Returns the attachment to the context that made a handle, made now if there is none.
-    pub(crate) fn to(fields: &Fields, origin: &Origin, deadline: &Deadline) -> Result<Arc<Self>> {
-        let context = ContextId::of(fields);
-        let is_local = broker::address::exporter_id()? == fields.exporter;
+    /// Returns the attachment to the context that made a handle, or to its holder, made now if there is
+    /// none.
+    pub(crate) fn to(
+        fields: &Fields,
+        route: Route,
+        origin: &Origin,
+        deadline: &Deadline,
+    ) -> Result<Arc<Self>> {
+        let context = ContextId::by(fields, route);
+        let is_local =
+            route == Route::Exporter && broker::address::exporter_id()? == fields.exporter;
         if is_local && let Some(exports) = broker::local_exports(fields.context) {
             let exporter = exports.as_any().downcast::<Exporter>();
             let exporter = exporter.map_err(|_| Error::Stale)?;
@@ -138,6 +153,8 @@ impl Attachment {
             // Ours, and its context is dropped.
             return Err(Error::ExporterGone { pid: fields.pid });
         }
+        // Dropped without the lock, which its drop takes.
+        let mut _ended = None;
         let mut attachments = ATTACHMENTS.lock();
         loop {
             match attachments.get(&context) {
@@ -145,6 +162,11 @@ impl Attachment {
                 Some(entry) => {
                     // `None`: one is being made, or is being dropped and closes the arena soon.
                     if let Some(attachment) = entry.as_ref().and_then(Weak::upgrade) {
+                        // A holder's successor goes on where it ended.
+                        if route == Route::Holder && attachment.is_hung_up() {
+                            _ended = Some(attachment);
+                            break;
+                        }
                         // First, since dropping the last attachment takes the lock.
                         drop(attachments);
                         attachment.check_admitted(origin)?;
@@ -169,7 +191,7 @@ impl Attachment {
         attachments.insert(context, None);
         drop(attachments);
         let vacancy = Vacancy(context);
-        let attachment = Self::connect(fields, origin, deadline)?;
+        let attachment = Self::connect(fields, route, origin, deadline)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
         if let Err(error) = attachment.watch_hang_up() {
@@ -183,13 +205,18 @@ impl Attachment {
 
     /// Attaches, again if the exporter hangs up before it has answered: it does so when it has too many
     /// connections, to those that have said nothing yet.
-    fn connect(fields: &Fields, origin: &Origin, deadline: &Deadline) -> Result<Arc<Self>> {
+    fn connect(
+        fields: &Fields,
+        route: Route,
+        origin: &Origin,
+        deadline: &Deadline,
+    ) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
         // Before a peer's descriptor is here: the thread closes all in a table of its own, which lasts
         // as long as the owner of a hostile one likes. Who needs it asks again for the error.
         let _ = LivenessLocks::get();
         loop {
-            let connection = Self::open_connection(fields, origin, deadline)?;
+            let connection = Self::open_connection(fields, route, origin, deadline)?;
             let request = Request::Attach {
                 context: fields.context,
                 credential: Credential::of(fields),
@@ -199,19 +226,24 @@ impl Attachment {
                 Err(_) if connection.has_hung_up() && !deadline.is_over() => {
                     thread::sleep(RECONNECT_INTERVAL);
                 }
-                answer => return Self::accepted(fields, connection, origin.timeout, answer?),
+                answer => {
+                    let context = ContextId::by(fields, route);
+                    return Self::accepted(context, connection, origin.timeout, answer?);
+                }
             }
         }
     }
 
     fn open_connection(
         fields: &Fields,
+        route: Route,
         origin: &Origin,
         deadline: &Deadline,
     ) -> Result<Connection> {
         let connection = Connection::open(
             fields.exporter,
             fields.pid,
+            route,
             origin.directory.as_deref(),
             &origin.policy,
             deadline,
@@ -228,7 +260,7 @@ impl Attachment {
     }
 
     fn accepted(
-        fields: &Fields,
+        origin: ContextId,
         connection: Connection,
         timeout: Duration,
         (reply, [catalog_file, ledger_file]): (Reply, [OwnedFd; 2]),
@@ -261,7 +293,7 @@ impl Attachment {
                 watch: OnceLock::new(),
             },
             watches: PeerWatches::default(),
-            origin: ContextId::of(fields),
+            origin,
             fetching: Turn::default(),
             ends_with_it: OnceLock::new(),
         }))
@@ -590,6 +622,7 @@ impl Attachment {
                 fetched.map_err(|refusal| match refusal {
                     Refusal::ReadOnly => Error::ReadOnly,
                     Refusal::WrongKey => Error::WrongKey,
+                    Refusal::Moved => Error::HolderGone,
                     Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
                     Refusal::NoReadOnly => Error::Unsupported(
                         "a descriptor for reading only cannot be made, since there is no /proc"

@@ -4,6 +4,7 @@ use super::{ContextCore, read, write};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::Fields;
+use crate::ipc::broker::{Fetched, Route};
 use crate::ipc::{Attachment, ContextId, Deadline, Origin};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
@@ -95,27 +96,68 @@ impl Imports {
         origin: &Origin,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
-        let key = ContextId::of(fields);
+        self.attachment_by(Route::Exporter, fields, origin, deadline)
+    }
+
+    #[inline]
+    fn attachment_by(
+        &self,
+        route: Route,
+        fields: &Fields,
+        origin: &Origin,
+        deadline: &Deadline,
+    ) -> Result<Arc<Attachment>> {
+        let key = ContextId::by(fields, route);
         let attachments = read(&self.attachments);
         if let Some(attachment) = attachments.get(&key) {
-            if attachment.is_hung_up() {
+            if !attachment.is_hung_up() {
+                return Ok(Arc::clone(attachment));
+            }
+            // A holder has a successor.
+            if route == Route::Exporter {
                 return Err(Error::ExporterGone { pid: fields.pid });
             }
-            return Ok(Arc::clone(attachment));
         }
         drop(attachments);
-        self.attach(key, fields, origin, deadline)
+        self.attach(key, route, fields, origin, deadline)
+    }
+
+    /// Fetches the memory that a handle names, from its exporter, or from a holder if the exporter has
+    /// handed it over or is gone.
+    pub(super) fn fetch(
+        &self,
+        fields: &Fields,
+        access: Access,
+        origin: &Origin,
+        deadline: &Deadline,
+    ) -> Result<(Arc<Attachment>, Fetched)> {
+        let fetch = |route| {
+            let attachment = self.attachment_by(route, fields, origin, deadline)?;
+            let fetched = attachment.fetch(fields, access, deadline)?;
+            Ok((attachment, fetched))
+        };
+        match fetch(Route::Exporter) {
+            Err(error @ (Error::ExporterGone { .. } | Error::HolderGone)) => {
+                match fetch(Route::Holder) {
+                    // Nobody holds anything of this exporter.
+                    Err(Error::ExporterGone { .. }) => Err(error),
+                    held => held,
+                }
+            }
+            result => result,
+        }
     }
 
     #[cold]
     fn attach(
         &self,
         key: ContextId,
+        route: Route,
         fields: &Fields,
         origin: &Origin,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, origin, deadline)?;
+        let attachment = Attachment::to(fields, route, origin, deadline)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
@@ -154,10 +196,9 @@ impl Imports {
             segment: fields.segment,
             access,
         };
-        if let Some(imported) = self.find(&key) {
-            if imported.attachment.is_hung_up() {
-                return Err(Error::ExporterGone { pid: fields.pid });
-            }
+        if let Some(imported) = self.find(&key)
+            && !imported.attachment.is_hung_up()
+        {
             return Ok(imported);
         }
         self.import(core, key, fields, deadline)
@@ -171,8 +212,7 @@ impl Imports {
         fields: &Fields,
         deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
-        let attachment = core.attachment(fields, deadline)?;
-        let fetched = attachment.fetch(fields, key.access, deadline)?;
+        let (attachment, fetched) = core.fetch(fields, key.access, deadline)?;
         // Before a driver hears of it.
         let (end, actual) = (fields.offset + fields.length, fetched.len);
         if end > actual {
@@ -196,7 +236,9 @@ impl Imports {
             segments.retain(|_, cached| !cached.is_closed());
         }
         // Another thread may have been faster; then its mapping serves for both.
-        if let Some(other) = segments.get(&key).and_then(CachedImport::get) {
+        if let Some(other) = segments.get(&key).and_then(CachedImport::get)
+            && !other.attachment.is_hung_up()
+        {
             return Ok(other);
         }
         segments.insert(key, cached);

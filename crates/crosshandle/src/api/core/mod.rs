@@ -14,7 +14,7 @@ use crate::api::device::Device;
 use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendDevice};
 use crate::handle::{DeviceUuid, Fields};
-use crate::ipc::broker::address;
+use crate::ipc::broker::{Fetched, address};
 use crate::ipc::{Attachment, Credential, Deadline, Exporter, Origin};
 use crate::os::process;
 use crate::pool;
@@ -193,6 +193,16 @@ impl ContextCore {
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
         self.imports.attachment(fields, &self.origin, deadline)
+    }
+
+    /// Fetches the memory that a handle names, from whoever answers for it.
+    pub(crate) fn fetch(
+        &self,
+        fields: &Fields,
+        access: Access,
+        deadline: &Deadline,
+    ) -> Result<(Arc<Attachment>, Fetched)> {
+        self.imports.fetch(fields, access, &self.origin, deadline)
     }
 
     /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.

@@ -12,6 +12,7 @@ mod client;
 mod connection;
 mod deadline;
 mod directory;
+mod held;
 mod listener;
 pub(crate) mod protocol;
 mod reports;
@@ -19,9 +20,11 @@ mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub(crate) use client::{
-    Attached, Client, Exports, Fetch, Fetched, Newcomer, local_exports, publish, withdraw,
+    Attached, Client, Exports, Fetch, Fetched, Newcomer, hold, local_exports, publish,
+    release_held, withdraw,
 };
-pub(crate) use connection::Connection;
+pub(crate) use connection::{Connection, Route};
 pub(crate) use deadline::Deadline;
-pub(crate) use listener::Broker;
+pub(crate) use held::{HolderDirectory, control_path};
+pub(crate) use listener::{Broker, HeldListener};
 pub(crate) use sweep::dead_sockets;

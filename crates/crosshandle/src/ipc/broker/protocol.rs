@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
 /// The version of the protocol. It changes whenever a message or the shared layout behind it does.
-pub(crate) const VERSION: u16 = 6;
+pub(crate) const VERSION: u16 = 7;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply.
@@ -145,6 +145,8 @@ pub(crate) enum Refusal {
     NoReadOnly = 9,
     /// Too many importers are connected that have not attached, or too many of this user.
     Busy = 10,
+    /// The exporter has handed the memory over: its holder answers.
+    Moved = 11,
 }
 
 /// The reason why a message is not accepted.
@@ -365,6 +367,7 @@ impl Refusal {
             Self::WrongKey => Reason::WrongKey,
             Self::NoReadOnly => Reason::NoReadOnly,
             Self::Busy => Reason::Busy,
+            Self::Moved => Reason::Moved,
         }
     }
 
@@ -392,6 +395,7 @@ impl Refusal {
             Self::WrongKey,
             Self::NoReadOnly,
             Self::Busy,
+            Self::Moved,
         ]
         .into_iter()
         .find(|refusal| *refusal as u16 == status)
