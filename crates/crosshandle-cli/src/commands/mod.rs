@@ -46,6 +46,12 @@ pub(crate) enum Command {
     /// Keep what programs hand over when they have ended, with a successor that outlives this process
     #[command(after_help = holder::HOLD_AFTER_HELP)]
     Hold(holder::HoldArgs),
+    /// Load a model's safetensors into device memory, and hand it over to the holder
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Load(holder::LoadArgs),
+    /// Take the hash of a held model's contents again, and compare
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Verify(holder::VerifyArgs),
     /// List the names of what a holder keeps
     #[command(after_help = EXIT_STATUS_HELP)]
     Ls(holder::ListArgs),
@@ -83,6 +89,8 @@ impl Command {
             Self::Ps(args) => ps::run(&args, settings),
             Self::Top(args) => top::run(&args, settings),
             Self::Hold(args) => holder::hold(&args, settings),
+            Self::Load(args) => holder::load(&args, settings),
+            Self::Verify(args) => holder::verify(&args, settings),
             Self::Ls(args) => holder::list(&args, settings),
             Self::Rm(args) => holder::remove(&args, settings),
             Self::Pin(args) => holder::pin(&args, settings),
