@@ -139,8 +139,8 @@ impl Imports {
         match fetch(Route::Exporter) {
             Err(error @ (Error::ExporterGone { .. } | Error::HolderGone)) => {
                 match fetch(Route::Holder) {
-                    // Nobody holds anything of this exporter.
-                    Err(Error::ExporterGone { .. }) => Err(error),
+                    // Nobody holds it, or not any more.
+                    Err(Error::ExporterGone { .. } | Error::Stale) => Err(error),
                     held => held,
                 }
             }

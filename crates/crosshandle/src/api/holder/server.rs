@@ -8,8 +8,8 @@ use super::message::{
 use super::state::{Holdings, Name, Record, RecordKey, fetch};
 use super::successor::{Change, Inheritance, Successor, SuccessorCommand};
 use super::tuning::{
-    FETCH_TIMEOUT, LIST_BYTES, MAX_MESSAGE_BYTES, MAX_PROGRAMS, QUESTION_TIME, RESTART_INTERVAL,
-    SUCCESSOR_TIME,
+    FETCH_TIMEOUT, LIST_BYTES, MAX_MESSAGE_BYTES, MAX_PROGRAMS, MAX_WAITING, QUESTION_TIME,
+    RESTART_INTERVAL, SUCCESSOR_TIME,
 };
 use crate::error::{Error, HolderFault, Result};
 use crate::ipc::broker::{Broker, HeldListener, HolderDirectory, PeerPolicy};
@@ -512,6 +512,10 @@ impl Server {
                 let access = access_of(writes);
                 match self.open(&name, access, token) {
                     Ok(entry) if entry.version > version => Answer::Opened(entry),
+                    Ok(_) if self.waiting() >= MAX_WAITING => refused(
+                        HolderFault::Refused,
+                        "too many programs wait for versions at this holder; ask again later",
+                    ),
                     Ok(_) => {
                         let index = self.position(number)?;
                         self.connected[index].stage = Stage::Waiting {
@@ -567,6 +571,11 @@ impl Server {
                 }
             }
         })
+    }
+
+    fn waiting(&self) -> usize {
+        let waits = |program: &&Program| matches!(program.stage, Stage::Waiting { .. });
+        self.connected.iter().filter(waits).count()
     }
 
     fn status(&self) -> Status {

@@ -23,6 +23,10 @@ pub(super) const MAX_LABEL_BYTES: usize = 4096;
 /// readers can wait. Doubled: a flood of them takes twice the descriptors, of 1,024 as a rule.
 pub(super) const MAX_PROGRAMS: usize = 256;
 
+/// Programs that wait for a version of a name at a time: part of [`MAX_PROGRAMS`], so that others are
+/// answered. Halved: fewer readers can wait. Doubled: all places may be taken by who waits.
+pub(super) const MAX_WAITING: usize = MAX_PROGRAMS / 2;
+
 /// Time that a program has to ask after it connected. Halved: one that is stopped just then must connect
 /// again. Doubled: idle connections take their places for longer.
 pub(super) const QUESTION_TIME: Duration = Duration::from_secs(2);
@@ -38,7 +42,7 @@ pub(super) const SUCCESSOR_TIME: Duration = Duration::from_secs(3);
 
 /// Time after which a holder starts a successor again that ended or did not start. Halved: twice the starts
 /// where none can live. Doubled: the holder is alone for that much longer.
-pub(super) const RESTART_INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const RESTART_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Messages to the successor that it has not confirmed, before it counts as stuck and is replaced. Halved:
 /// many names handed over at once look like a stuck successor. Doubled: more memory for one that is.
