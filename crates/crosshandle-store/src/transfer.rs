@@ -144,3 +144,51 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosshandle::Device;
+
+    #[test]
+    fn both_ways_copy_the_same_bytes() {
+        const PIECE: usize = 1 << 20;
+        let device = Device::find("host").expect("there is always a host");
+        let context = Context::new(&device).expect("a context");
+        let len = 3 * PIECE + 1000;
+        let memory = context.allocate(len).expect("memory");
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+        let mut buffer = vec![0; 300_000];
+        let pieces = || {
+            (0..len)
+                .step_by(PIECE)
+                .map(|at| (at, (len - at).min(PIECE)))
+        };
+        let direct = Transfer::new(&context, &memory, PIECE).expect("direct access");
+        let staged = Transfer::staged(&context, &memory, PIECE).expect("staged access");
+        assert!(matches!(direct, Transfer::Direct(_)));
+        let mut ways = [direct, staged];
+        for (writer, reader) in [(0, 1), (1, 0)] {
+            memory.write(0, &vec![0; len]).expect("cleared");
+            for (at, size) in pieces() {
+                let fill = |offset: usize, part: &mut [u8]| {
+                    let start = at + offset;
+                    part.copy_from_slice(&bytes[start..start + part.len()]);
+                    Ok(())
+                };
+                ways[writer]
+                    .write(at, size, &mut buffer, fill)
+                    .expect("written");
+            }
+            ways[writer].finish().expect("written");
+            let mut found = Vec::new();
+            for (at, size) in pieces() {
+                let take = |part: &[u8]| found.extend_from_slice(part);
+                ways[reader]
+                    .read(at, size, &mut buffer, take)
+                    .expect("read");
+            }
+            assert!(found == bytes, "{writer} to {reader}");
+        }
+    }
+}

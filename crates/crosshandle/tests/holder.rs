@@ -42,7 +42,7 @@ fn role() -> bool {
         let program = std::env::current_exe().expect("this program");
         let arguments = std::env::args_os().skip(1);
         let options = ServeOptions::new().successor(program, arguments);
-        holder::serve_as_successor(options).expect("it succeeded");
+        holder::serve_as_successor(options, || ()).expect("it succeeded");
     } else if is(MAKER) {
         make();
     } else if is(READER) {

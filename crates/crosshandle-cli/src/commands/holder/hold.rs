@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     }
     holder::serve(options, || {
         settings.log("ready");
-        notify_service_manager();
+        notify_service_manager("READY=1");
     })?;
     Ok(())
 }
@@ -70,7 +70,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     let options = serve_options(&args.users, settings)?
         .successor("/proc/self/exe", successor_arguments(&args.users, settings));
-    Ok(holder::serve_as_successor(options)?)
+    // The service manager knows its predecessor.
+    let state = format!("MAINPID={}\nREADY=1", std::process::id());
+    Ok(holder::serve_as_successor(options, || {
+        notify_service_manager(&state);
+    })?)
 }
 
 fn check(holder: &Holder) -> Result<()> {
@@ -128,8 +132,8 @@ fn serve_options(users: &[u32], settings: &Settings) -> Result<ServeOptions> {
     Ok(options)
 }
 
-/// Tells a service manager of the kind that `NOTIFY_SOCKET` names that the holder is ready.
-fn notify_service_manager() {
+/// Tells the service manager that `NOTIFY_SOCKET` names, if there is one.
+fn notify_service_manager(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
@@ -138,7 +142,7 @@ fn notify_service_manager() {
         None => SocketAddr::from_pathname(&name),
     };
     let sent =
-        UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(b"READY=1", &address?));
+        UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(state.as_bytes(), &address?));
     if let Err(error) = sent {
         let _ = writeln!(
             io::stderr(),

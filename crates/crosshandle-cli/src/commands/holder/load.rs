@@ -5,6 +5,7 @@ use crate::output;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::units::bytes;
+use crosshandle::HolderFault;
 use crosshandle::holder::HoldOptions;
 use crosshandle_store::{Error, Hash, LoadOptions, Store};
 use std::path::PathBuf;
@@ -52,6 +53,9 @@ pub(crate) struct VerifyArgs {
     /// Fail unless it is the model with this hash
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     expect: Option<Hash>,
+    /// Keep the model open, and verify it again for each line of standard input
+    #[arg(long)]
+    stay: bool,
     /// The name's token, if it has one
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
@@ -94,6 +98,16 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = store(settings, args.token.as_deref());
     // Rather than after minutes of loading.
     store.holder().status()?;
+    let is_taken = || match store.holder().open(&args.name) {
+        Err(crosshandle::Error::Holder { fault, .. }) => fault != HolderFault::NoSuchName,
+        opened => opened.is_ok(),
+    };
+    if !args.replace && is_taken() {
+        return Err(Failure::error(format!(
+            "{} is in use; publish its next version with --replace, or take another name",
+            args.name
+        )));
+    }
     let mut options = with_progress("loading");
     if let Some(threads) = args.threads {
         options = options.threads(threads.into());
@@ -139,17 +153,25 @@ pub(crate) fn verify(args: &VerifyArgs, settings: &Settings) -> Result<()> {
         Some(hash) => store.open_expecting(&args.name, hash)?,
         None => store.open(&args.name)?,
     };
-    let options = with_progress("verifying");
-    model
-        .verify(&options)
-        .map_err(Failure::from)
-        .context(&args.name)?;
-    output::line(format_args!(
-        "{} version {}: {} tensors, {}, hash {}",
-        args.name,
-        model.version(),
-        model.manifest().tensors.len(),
-        bytes(model.manifest().bytes),
-        model.hash()
-    ))
+    let verify = || {
+        let options = with_progress("verifying");
+        let verified = model.verify(&options).map_err(Failure::from);
+        verified.context(&args.name)?;
+        output::line(format_args!(
+            "{} version {}: {} tensors, {}, hash {}",
+            args.name,
+            model.version(),
+            model.manifest().tensors.len(),
+            bytes(model.manifest().bytes),
+            model.hash()
+        ))
+    };
+    verify()?;
+    if args.stay {
+        for line in std::io::stdin().lines() {
+            line.context("reading standard input")?;
+            verify()?;
+        }
+    }
+    Ok(())
 }

@@ -161,14 +161,16 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
 }
 
 /// Follows the holder that started this process, on the calling thread, and goes on in its stead when it
-/// dies. Returns at once if it died before it had anything, and when what it holds then is to end.
+/// dies: then `ready` is called. Returns at once if it died before it had anything, and when what it holds
+/// then is to end.
 ///
 /// # Errors
 /// Limits of the system.
-pub fn serve_as_successor(options: ServeOptions) -> Result<()> {
+pub fn serve_as_successor(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
     let (_, terms) = options.terms();
     let holdings = Holdings::new(terms.policy.clone());
-    let Some(inheritance) = successor::follow(stdin().as_fd(), holdings)? else {
+    let stop = terms.stop.as_ref().map(AsFd::as_fd);
+    let Some(inheritance) = successor::follow(stdin().as_fd(), stop, holdings)? else {
         return Ok(());
     };
     let log = Arc::clone(&terms.log);
@@ -178,5 +180,6 @@ pub fn serve_as_successor(options: ServeOptions) -> Result<()> {
         process::pid(),
         server.takeovers()
     ));
+    ready();
     server.run()
 }

@@ -86,6 +86,7 @@ pub(super) struct Server {
     importers: Arc<OwnedFd>,
     programs_copy: Arc<OwnedFd>,
     lock: Arc<OwnedFd>,
+    is_given: bool,
     _listener: HeldListener,
     /// Answers `crosshandle ps`.
     _broker: Option<Arc<Broker>>,
@@ -120,6 +121,7 @@ impl Server {
         };
         let importers = directory.listen_for_importers()?;
         directory.remove_left_names();
+        let is_given = programs.is_some();
         let programs = match programs {
             Some(given) => given,
             None => directory.listen_for_programs()?,
@@ -131,6 +133,7 @@ impl Server {
                 programs,
                 importers,
                 lock,
+                is_given,
                 takeovers: 0,
                 holdings,
             },
@@ -155,6 +158,7 @@ impl Server {
             programs,
             importers,
             lock,
+            is_given,
             takeovers,
             holdings,
         } = inheritance;
@@ -179,6 +183,7 @@ impl Server {
             guard,
             importers: Arc::new(importers),
             lock: Arc::new(lock),
+            is_given,
             _listener: listener,
             _broker: broker.ok(),
             connected: Vec::new(),
@@ -225,7 +230,7 @@ impl Server {
         if let Some(successor) = self.successor.take() {
             successor.end();
         }
-        self.directory.clear();
+        self.directory.clear(self.is_given);
         Ok(())
     }
 
@@ -243,6 +248,7 @@ impl Server {
         };
         let begin = Change::Begin {
             directory: self.path.clone(),
+            is_given: self.is_given,
             takeovers: self.takeovers,
         };
         let sockets = vec![Arc::clone(&self.programs_copy), Arc::clone(&self.importers)];

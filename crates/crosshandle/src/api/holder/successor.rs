@@ -11,7 +11,7 @@ use crate::os::fork::KeptFromChildren;
 use crate::os::socket::{self, Granted, Received};
 use crate::types::report::ObjectKind;
 use data_encoding::HEXLOWER;
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -33,7 +33,12 @@ pub(super) struct SuccessorCommand {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Change {
     /// The first message. The sockets of programs and importers come along.
-    Begin { directory: PathBuf, takeovers: u64 },
+    Begin {
+        directory: PathBuf,
+        /// Whether the socket of programs belongs to a service manager.
+        is_given: bool,
+        takeovers: u64,
+    },
     /// The lock of the directory's holder comes along.
     Lock,
     /// A record is held from now on. Its descriptor comes along.
@@ -212,19 +217,26 @@ pub(super) struct Inheritance {
     pub(super) programs: OwnedFd,
     pub(super) importers: OwnedFd,
     pub(super) lock: OwnedFd,
+    /// Whether the socket of programs belongs to a service manager.
+    pub(super) is_given: bool,
     pub(super) takeovers: u64,
     pub(super) holdings: Holdings,
 }
 
-/// Takes a holder's changes until it dies. `None`: it had not said enough yet to go on with.
+/// Takes a holder's changes until it dies. `None`: it had not said enough yet to go on with, or this process
+/// is to end, as `stop` says when it can be read.
 pub(super) fn follow(
     stream: BorrowedFd<'_>,
+    stop: Option<BorrowedFd<'_>>,
     mut holdings: Holdings,
 ) -> Result<Option<Inheritance>> {
     let mut buffer = vec![0; MAX_MESSAGE_BYTES + 1024];
-    let mut begun: Option<(PathBuf, u64, OwnedFd, OwnedFd)> = None;
+    let mut begun = None;
     let mut lock = None;
     loop {
+        if is_to_stop(stream, stop)? {
+            return Ok(None);
+        }
         let received = socket::receive_until::<OwnedFd>(stream, &mut buffer, None);
         let (len, files): (usize, Granted<OwnedFd>) = match received {
             Ok(Received::Message(len, files)) => (len, files),
@@ -242,8 +254,9 @@ pub(super) fn follow(
         match change {
             Change::Begin {
                 directory,
+                is_given,
                 takeovers,
-            } => begun = Some((directory, takeovers, file()?, file()?)),
+            } => begun = Some((directory, is_given, takeovers, file()?, file()?)),
             Change::Lock => lock = Some(file()?),
             Change::Record {
                 handle,
@@ -286,15 +299,32 @@ pub(super) fn follow(
             Err(errno) => return Err(Error::os("answering the holder")(errno)),
         }
     }
-    let (Some((directory, takeovers, programs, importers)), Some(lock)) = (begun, lock) else {
+    let (Some((directory, is_given, takeovers, programs, importers)), Some(lock)) = (begun, lock)
+    else {
         return Ok(None);
     };
     Ok(Some(Inheritance {
         directory,
+        is_given,
         programs,
         importers,
         lock,
         takeovers,
         holdings,
     }))
+}
+
+/// Waits until the holder has said something, or this process is to end.
+fn is_to_stop(stream: BorrowedFd<'_>, stop: Option<BorrowedFd<'_>>) -> Result<bool> {
+    let Some(stop) = stop else {
+        return Ok(false);
+    };
+    loop {
+        let mut descriptors = [stream, stop].map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN));
+        match poll(&mut descriptors, None) {
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::os("waiting for the holder")(errno)),
+            Ok(_) => return Ok(!descriptors[1].revents().is_empty()),
+        }
+    }
 }

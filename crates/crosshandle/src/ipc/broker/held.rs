@@ -108,11 +108,13 @@ impl HolderDirectory {
         }
     }
 
-    /// Removes the holder's sockets. Its lock stays, so that two holders never lock two files.
-    pub(crate) fn clear(&self) {
-        for name in [CONTROL, IMPORTERS] {
-            let _ = self.directory.remove(name);
+    /// Removes the holder's sockets. Its lock stays, so that two holders never lock two files, and the
+    /// socket of programs if a service manager made it.
+    pub(crate) fn clear(&self, is_given: bool) {
+        if !is_given {
+            let _ = self.directory.remove(CONTROL);
         }
+        let _ = self.directory.remove(IMPORTERS);
         self.remove_left_names();
     }
 }
@@ -143,7 +145,7 @@ mod tests {
         }
         directory.leave(4);
         assert!(!path.join(held_name(4)).exists());
-        directory.clear();
+        directory.clear(false);
         drop(lock);
         assert!(directory.lock().expect("opened").is_some());
         std::fs::remove_dir_all(&path).expect("removed");
