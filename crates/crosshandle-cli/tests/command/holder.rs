@@ -1,6 +1,9 @@
 //! The holder, and the commands that ask it.
 
 use crate::common::{Running, STEP_TIMEOUT, Sandbox, contents, text};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -170,4 +173,39 @@ fn a_service_manager_is_told_who_holds() {
     }
     assert_eq!(pair.await_safe().0, successor);
     assert!(fs::exists(sandbox.sockets().join("holder.sock")).expect("known"));
+}
+
+#[test]
+fn a_socket_of_the_service_manager_is_taken_and_left() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.sockets().join("holder.sock");
+    let flags = SocketFlags::CLOEXEC;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let listener = listener.expect("a socket");
+    bind(
+        &listener,
+        &SocketAddrUnix::new(&path).expect("a short path"),
+    )
+    .expect("bound");
+    listen(&listener, 16).expect("listening");
+    // The protocol names descriptor 3 and the process that it is for.
+    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" hold";
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_crosshandle")])
+        .env("CROSSHANDLE_SOCKET_DIR", sandbox.sockets())
+        .stdin(listener)
+        .spawn()
+        .expect("a holder");
+    // Asked before it is there: the socket is.
+    let listed = sandbox.run(["ls"]).expect(0);
+    assert_eq!(listed.text(), "");
+    let file = sandbox.file("bytes", &contents(5000));
+    sandbox
+        .run(["share", text(&file), "--name", "bytes"])
+        .expect(0);
+    child.kill().expect("it lives");
+    child.wait().expect("our child");
+    assert!(sandbox.run(["ls"]).expect(0).text().contains("bytes"));
+    sandbox.run(["hold", "--stop"]).expect(0);
+    assert!(path.exists(), "it is the service manager's");
 }

@@ -244,7 +244,7 @@ impl Holder {
         };
         hold.check()?;
         match self.ask(Question::Hold(hold))? {
-            Answer::Held { version, is_safe } => {
+            Answer::HandedOver { version, is_safe } => {
                 for (_, memory) in parts {
                     memory.note_handed_over();
                 }

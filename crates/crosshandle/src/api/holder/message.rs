@@ -109,7 +109,7 @@ pub(super) struct Entry {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
     /// The memory is held, and a successor has it if `is_safe`.
-    Held {
+    HandedOver {
         version: u64,
         is_safe: bool,
     },

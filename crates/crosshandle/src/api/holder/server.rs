@@ -485,7 +485,7 @@ impl Server {
                 continue;
             };
             let answer = match answer {
-                Answer::Held { version, .. } => Answer::Held {
+                Answer::HandedOver { version, .. } => Answer::HandedOver {
                     version,
                     is_safe: is_kept,
                 },
@@ -712,7 +712,7 @@ impl Server {
             let (number, name) = (fetched.program, fetched.hold.name.clone());
             match self.keep(fetched) {
                 Ok(version) => {
-                    let answer = Answer::Held {
+                    let answer = Answer::HandedOver {
                         version,
                         is_safe: false,
                     };
