@@ -313,7 +313,7 @@ fn files_that_are_no_safetensors_are_refused() {
     };
     let good = file("good", &one(0, 4, "[4]"), 4);
     store
-        .load("host", &[good.clone()], &LoadOptions::new())
+        .load("host", std::slice::from_ref(&good), &LoadOptions::new())
         .expect("it is one");
     fs::write(path("short"), [1, 2, 3]).expect("written");
     fs::write(path("huge"), u64::MAX.to_le_bytes()).expect("written");
@@ -339,7 +339,7 @@ fn files_that_are_no_safetensors_are_refused() {
         directory.path().to_owned(),
     ];
     for path in bad {
-        let refused = store.load("host", &[path.clone()], &LoadOptions::new());
+        let refused = store.load("host", std::slice::from_ref(&path), &LoadOptions::new());
         let refused = refused.expect_err(path.to_str().expect("text"));
         let is_named = matches!(refused, Error::Io { .. } | Error::Format { .. });
         assert!(is_named, "{}: {refused}", path.display());
