@@ -38,6 +38,7 @@ const SERIAL_AT: usize = 44;
 pub const ATTACHED: u32 = 1;
 pub const SENT: u32 = 2;
 pub const FETCHED: u32 = 3;
+pub const PIECES: u32 = 4;
 
 pub const BAD_REQUEST: u16 = 1;
 pub const OTHER_VERSION: u16 = 2;
@@ -169,6 +170,30 @@ pub fn sent(serial: u32) -> Vec<u8> {
 /// Returns the reply that brings a segment of memory.
 pub fn fetched(segment: u32, len: u64, serial: u32) -> Vec<u8> {
     reply(VERSION, 0, FETCHED, segment, serial, len)
+}
+
+/// Returns the reply that brings some pieces of a segment of so many bytes: the number of all, that of the
+/// first one here, and of each the length of its memory, the place in it, and the length there.
+pub fn pieces(
+    segment: u32,
+    len: u64,
+    serial: u32,
+    (total, first): (u32, u32),
+    parts: &[[u64; 3]],
+) -> Vec<u8> {
+    let mut bytes = reply(VERSION, 0, PIECES, segment, serial, len);
+    bytes.extend(total.to_le_bytes());
+    bytes.extend(first.to_le_bytes());
+    for number in parts.iter().flatten() {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes
+}
+
+/// Returns the number of the first piece that a request for memory asks for.
+pub fn first_piece(request: &[u8]) -> u32 {
+    let part = request.get(8..12).and_then(|part| part.try_into().ok());
+    part.map_or(u32::MAX, u32::from_le_bytes)
 }
 
 /// Returns the reply that refuses.

@@ -74,6 +74,23 @@ macro_rules! for_each_case {
                 ranges_grow_where_there_is_room
                 rounds_leave_nothing_behind
             }
+            files {
+                memory_goes_to_files_and_back
+                what_does_not_fit_is_refused
+            }
+            pieces {
+                mappings_side_by_side_have_one_handle
+                peers_export_them
+                holes_are_refused
+                handles_mean_what_was_mapped_then
+                read_only_is_enforced
+                importers_map_them_once
+                a_thousand_fit_few_descriptors
+                killed_exporters_stop_no_importer
+                false_pieces_are_refused
+                silent_exporters_cost_the_timeout
+                askers_must_read_the_answers
+            }
             pools {
                 their_memory_is_shared
                 they_share_no_page
@@ -328,13 +345,13 @@ fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
     if needs_memory && both[0].backend != both[1].backend {
         return Some("memory_sharing between backends");
     }
-    if topic == "physical" && lacks(|can| can.physical_memory_sharing) {
+    if ["physical", "pieces"].contains(&topic) && lacks(|can| can.physical_memory_sharing) {
         return Some("physical_memory_sharing");
     }
     let devices = [harness.device(), harness.peer_device()];
     if topic == "kernels" && !devices.into_iter().all(Kernels::run_on) {
         return Some("kernels");
     }
-    let needs_events = topic != "memory" && topic != "access";
+    let needs_events = !["memory", "access", "files"].contains(&topic);
     (needs_events && lacks(|can| can.event_sharing)).then_some("event_sharing")
 }

@@ -74,6 +74,11 @@ impl NewFile {
         &self.file
     }
 
+    /// Returns whether it is a file with positions, not a pipe or a device.
+    pub(crate) fn is_regular(&self) -> bool {
+        self.names.is_some()
+    }
+
     /// Gives the file its name, in place of an old one.
     pub(crate) fn finish(mut self) -> Result<()> {
         if let Some((unfinished, path)) = &self.names {

@@ -1,66 +1,52 @@
-//! Bundles: the bytes that carry arrays to other processes.
-//!
-//! A bundle is plain data: a stranger's bytes are checked, and nothing in them is run. All numbers
-//! are little-endian.
-//!
-//! | bytes | hold |
-//! |---|---|
-//! | 4 | `xhb1` |
-//! | 4 | the number of entries |
-//! | 4 | the length of the structure, in bytes |
-//! | … | the structure: text that says how the entries are arranged, `crosshandle/_sharing.py` has its grammar |
-//! | each entry | |
-//! | 104 | the handle of the memory |
-//! | 2 | the elements' type: DLPack's code, and its bits |
-//! | 1 | 1: to be opened read-only |
-//! | 1 | the number of dimensions, at most 32 |
-//! | 8 | bytes from the start of the handle's memory to the first element |
-//! | 16 each dimension | its size in elements, its stride in bytes |
-//! | 4 | CRC-32C of all before |
+//! Bundles: the bytes that carry arrays to other processes. The library has their format
+//! (`crosshandle::handle::bundle`); `crosshandle/_sharing.py` has the grammar of their structure.
 
-use crate::array::{Array, Dtype, Layout, MAX_DIMENSIONS};
+use crate::array::{Array, Dtype, Layout};
+use crate::error::Result;
+use crate::handle::EventHandle;
+use crate::interrupt::detached;
 use crate::memory::Memory;
-use crosshandle::MemoryHandle;
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::bundle::{
+    self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::collections::HashMap;
-
-const MAGIC: &[u8; 4] = b"xhb1";
-/// The most entries: far more than the tensors of any model.
-const MAX_ENTRIES: usize = 1 << 20;
-/// The longest structure, in bytes: a hundred for each entry.
-const MAX_STRUCTURE: usize = 100 << 20;
-
-/// One array of a bundle.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Entry {
-    handle: MemoryHandle,
-    read_only: bool,
-    layout: Layout,
-}
+use std::sync::Arc;
 
 /// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
+/// `event`: the handle of an event and the number of the signal after which they are ready.
 #[pyfunction]
+#[pyo3(signature = (structure, arrays, read_only, *, event = None))]
 pub(crate) fn pack<'py>(
     py: Python<'py>,
     structure: &str,
     arrays: &Bound<'py, PyList>,
     read_only: bool,
+    event: Option<(PyRef<'py, EventHandle>, u64)>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let mut entries = Vec::with_capacity(arrays.len());
-    for array in arrays.iter() {
-        let array = array.cast_into::<Array>()?;
-        let Array { memory, layout, .. } = array.get();
-        let read_only = read_only || memory.is_read_only();
-        entries.push(Entry {
-            handle: memory.handle(read_only)?,
-            read_only,
-            layout: layout.clone(),
-        });
-    }
-    Ok(PyBytes::new(py, &encode(structure, &entries)))
+    let bundle = gather(structure, arrays, read_only, event)?;
+    Ok(PyBytes::new(py, &bundle.encode().map_err(refused)?))
+}
+
+/// Packs as `pack` does. A long table goes into memory of the context, which is the second result: keep it
+/// for as long as somebody may unpack the bytes. Otherwise the second result is None.
+#[pyfunction]
+#[pyo3(signature = (context, structure, arrays, read_only, *, event = None))]
+pub(crate) fn pack_shared<'py>(
+    py: Python<'py>,
+    context: &crate::context::Context,
+    structure: &str,
+    arrays: &Bound<'py, PyList>,
+    read_only: bool,
+    event: Option<(PyRef<'py, EventHandle>, u64)>,
+) -> PyResult<(Bound<'py, PyBytes>, Option<Memory>)> {
+    let bundle = gather(structure, arrays, read_only, event)?;
+    let packed: Result<_> = context.0.pack_bundle(&bundle).map_err(Into::into);
+    let (bytes, table) = packed?.into_parts();
+    let table = table.map(|memory| Memory::allocated(memory, context.0.clone()));
+    Ok((PyBytes::new(py, &bytes), table))
 }
 
 /// Unpacks a bundle, and opens its memory in a context. Returns the structure and the arrays.
@@ -72,130 +58,100 @@ pub(crate) fn unpack<'py>(
     data: &[u8],
     writable: bool,
 ) -> PyResult<(String, Bound<'py, PyList>)> {
-    let (structure, entries) = decode(data).map_err(PyValueError::new_err)?;
+    let bundle = detached(py, || context.0.unpack_bundle(data))?;
     let arrays = PyList::empty(py);
     let mut opened = HashMap::new();
-    for entry in entries {
-        let writable = writable && !entry.read_only;
-        let key = (*entry.handle.as_bytes(), writable);
+    for array in bundle.arrays {
+        let writable = writable && !array.read_only;
+        let key = (*array.handle.as_bytes(), writable);
         let memory = match opened.get(&key) {
-            Some(memory) => std::sync::Arc::clone(memory),
+            Some(memory) => Arc::clone(memory),
             None => {
-                let memory = Memory::open(py, &context.0, entry.handle, writable)?.shared()?;
+                let memory = Memory::open(py, &context.0, array.handle, writable)?.shared()?;
                 opened.entry(key).or_insert(memory).clone()
             }
         };
-        arrays.append(Array::new(memory, entry.layout)?)?;
+        arrays.append(Array::new(memory, layout_of(array.layout)?)?)?;
     }
-    Ok((structure, arrays))
+    Ok((bundle.structure, arrays))
 }
 
-fn encode(structure: &str, entries: &[Entry]) -> Vec<u8> {
-    let mut bytes = Vec::from(MAGIC);
-    bytes.extend((entries.len() as u32).to_le_bytes());
-    bytes.extend((structure.len() as u32).to_le_bytes());
-    bytes.extend(structure.as_bytes());
-    for Entry {
-        handle,
-        read_only,
-        layout,
-    } in entries
-    {
-        bytes.extend(handle.as_bytes());
-        let dtype = layout.dtype;
-        bytes.extend([dtype.kind as u8, dtype.bits, u8::from(*read_only)]);
-        bytes.push(layout.shape.len() as u8);
-        bytes.extend((layout.offset as u64).to_le_bytes());
-        for (size, stride) in layout.shape.iter().zip(&layout.strides) {
-            bytes.extend((*size as u64).to_le_bytes());
-            bytes.extend((*stride as i64).to_le_bytes());
-        }
-    }
-    let sum = crc32c::crc32c(&bytes);
-    bytes.extend(sum.to_le_bytes());
-    bytes
+/// Returns the handle of the event in a bundle's bytes and the number of its signal, or None. Opens nothing.
+#[pyfunction]
+pub(crate) fn event_of(data: &[u8]) -> PyResult<Option<(EventHandle, u64)>> {
+    let event = match Bundle::decode(data).map_err(refused)? {
+        Unpacked::Whole(bundle) => bundle.event,
+        Unpacked::Head(head) => head.event(),
+    };
+    Ok(event.map(|event| (EventHandle(event.handle), event.value)))
 }
 
-/// Reads parts of a bundle.
-struct Reader<'a>(&'a [u8]);
+fn refused(error: BundleError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
-        let taken = self.0.split_at_checked(len);
-        let (taken, rest) = taken.ok_or("the bundle ends too early: send all of its bytes")?;
-        self.0 = rest;
-        Ok(taken)
+fn gather(
+    structure: &str,
+    arrays: &Bound<'_, PyList>,
+    read_only: bool,
+    event: Option<(PyRef<'_, EventHandle>, u64)>,
+) -> PyResult<Bundle> {
+    let mut packed = Vec::with_capacity(arrays.len());
+    for array in arrays.iter() {
+        let array = array.cast_into::<Array>()?;
+        let Array { memory, layout, .. } = array.get();
+        let read_only = read_only || memory.is_read_only();
+        packed.push(BundledArray {
+            handle: memory.handle(read_only)?,
+            read_only,
+            layout: described(layout),
+        });
     }
+    Ok(Bundle {
+        structure: structure.to_owned(),
+        arrays: packed,
+        event: event.map(|(handle, value)| ReadyEvent {
+            handle: handle.0,
+            value,
+        }),
+    })
+}
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        Ok(self.take(N)?.try_into().expect("the length asked for"))
+fn described(layout: &Layout) -> bundle::Layout {
+    let dimensions = layout.shape.iter().zip(&layout.strides);
+    bundle::Layout {
+        element: ElementType {
+            code: layout.dtype.kind as u8,
+            bits: layout.dtype.bits,
+        },
+        offset: layout.offset as u64,
+        dimensions: dimensions
+            .map(|(size, stride)| Dimension {
+                size: *size as u64,
+                stride: *stride as i64,
+            })
+            .collect(),
     }
 }
 
-fn decode(data: &[u8]) -> Result<(String, Vec<Entry>), String> {
-    let no_bundle = "these bytes are no bundle: `crosshandle.share` makes those";
-    let (body, sum) = data.split_last_chunk::<4>().ok_or(no_bundle)?;
-    let mut reader = Reader(body);
-    if reader.take(4)? != MAGIC {
-        return Err(no_bundle.into());
-    }
-    if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
-        return Err("the bundle is damaged: its sum does not match".into());
-    }
-    let count = u32::from_le_bytes(reader.array()?) as usize;
-    let structure = u32::from_le_bytes(reader.array()?) as usize;
-    if count > MAX_ENTRIES || structure > MAX_STRUCTURE {
-        return Err(format!("a bundle has at most {MAX_ENTRIES} arrays"));
-    }
-    let structure = reader.take(structure)?;
-    let structure = str::from_utf8(structure).map_err(|_| "the bundle's structure is no text")?;
-    // No more room than the bytes that are there can fill.
-    let mut entries = Vec::with_capacity(count.min(reader.0.len() / HANDLE_SIZE));
-    for _ in 0..count {
-        entries.push(entry(&mut reader)?);
-    }
-    if !reader.0.is_empty() {
-        return Err("the bundle has bytes after its last array".into());
-    }
-    Ok((structure.to_owned(), entries))
-}
-
-fn entry(reader: &mut Reader<'_>) -> Result<Entry, String> {
-    let handle = MemoryHandle::from_bytes(reader.take(HANDLE_SIZE)?);
-    let handle = handle.map_err(|error| format!("a handle of the bundle is none: {error}"))?;
-    let [code, bits, read_only, dimensions] = reader.array()?;
+fn layout_of(layout: bundle::Layout) -> PyResult<Layout> {
+    let ElementType { code, bits } = layout.element;
     let dtype = Dtype::from_code(code, bits).ok_or_else(|| {
-        format!("the bundle has elements of an unknown type ({code}, {bits} bits)")
+        PyValueError::new_err(format!(
+            "the bundle has elements of an unknown type ({code}, {bits} bits)"
+        ))
     })?;
-    if usize::from(dimensions) > MAX_DIMENSIONS || read_only > 1 {
-        return Err("the bundle has an array that cannot be".into());
-    }
-    let too_large = |_| "the bundle has an array that is too large for this machine".to_owned();
-    let offset = u64::from_le_bytes(reader.array()?)
-        .try_into()
-        .map_err(too_large)?;
+    let too_large =
+        |_| PyValueError::new_err("the bundle has an array that is too large for this machine");
     let (mut shape, mut strides) = (Vec::new(), Vec::new());
-    for _ in 0..dimensions {
-        shape.push(
-            u64::from_le_bytes(reader.array()?)
-                .try_into()
-                .map_err(too_large)?,
-        );
-        strides.push(
-            i64::from_le_bytes(reader.array()?)
-                .try_into()
-                .map_err(too_large)?,
-        );
+    for Dimension { size, stride } in layout.dimensions {
+        shape.push(size.try_into().map_err(too_large)?);
+        strides.push(stride.try_into().map_err(too_large)?);
     }
-    let layout = Layout {
+    Ok(Layout {
         dtype,
         shape,
         strides,
-        offset,
-    };
-    Ok(Entry {
-        handle,
-        read_only: read_only == 1,
-        layout,
+        offset: layout.offset.try_into().map_err(too_large)?,
     })
 }

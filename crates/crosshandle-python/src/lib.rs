@@ -35,7 +35,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::array::foreign::{adopt, copied};
     #[pymodule_export]
-    use crate::bundle::{pack, unpack};
+    use crate::bundle::{event_of, pack, pack_shared, unpack};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]

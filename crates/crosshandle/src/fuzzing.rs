@@ -22,8 +22,12 @@ pub fn request(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// Reads bytes as an importer reads a broker's reply; the bytes of what was understood.
 pub fn reply(bytes: &[u8]) -> Option<Vec<u8>> {
-    let (reply, serial) = Reply::decode(bytes).ok()?;
-    Some(reply.encode(serial).to_vec())
+    let (reply, serial, pieces) = Reply::read(bytes).ok()?;
+    let mut message = reply.encode(serial).to_vec();
+    if let Some(pieces) = pieces {
+        pieces.encode(&mut message);
+    }
+    Some(message)
 }
 
 /// A connection of an importer with this process's broker, without the exchange thread between.
@@ -80,11 +84,11 @@ pub enum Answer {
 
 /// Reads a reply.
 pub fn answer(bytes: &[u8]) -> Option<(Answer, u32)> {
-    let (reply, serial) = Reply::decode(bytes).ok()?;
+    let (reply, serial, _) = Reply::read(bytes).ok()?;
     let answer = match reply {
         Reply::Attached { owner, .. } => Answer::Attached(owner),
         Reply::Sent => Answer::Sent,
-        Reply::Fetched { len, .. } => Answer::Fetched(len),
+        Reply::Fetched { len, .. } | Reply::Pieces { len, .. } => Answer::Fetched(len),
         Reply::Refused(_) => Answer::Refused,
     };
     Some((answer, serial))
@@ -134,6 +138,7 @@ pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
             } else {
                 Access::ReadOnly
             },
+            first: 0,
         },
         Question::Arena => Request::Arena(credential),
         Question::Mirror => Request::Mirror(credential),

@@ -46,11 +46,12 @@
 //! | [`Memory`], [`Buffer`] | a range of bytes, or of elements, allocated here or opened | `api/memory/` |
 //! | [`MemoryRange`] | a part of memory, for commands | `api/memory/range` |
 //! | [`MemoryPool`] | memory kept apart, with a limit and books | `api/memory/pool` |
-//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range` |
+//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range/` |
 //! | [`Event`] | a counter of signals that processes wait on | `api/event` |
 //! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits, run beside the host | `api/queue`, `api/command` |
 //! | [`Program`], [`Kernel`] | code for a device, where that runs any | `api/program`, `api/kernel` |
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that cross | [`handle`] |
+//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `handle/bundle/`, `api/bundle` |
 //! | [`NativeObject`] | a driver's own object, for programs that call the driver too | `types/native_object` |
 //!
 //! A *handle* is always the bytes that cross; a driver's own object is always *native*.
@@ -147,6 +148,7 @@ pub mod adapter_support {
 }
 
 pub use api::command::Command;
+pub use api::context::PackedBundle;
 pub use api::context::{Context, NativeEvent};
 pub use api::core::ContextOptions;
 pub use api::device::{BackendStatus, Device};
@@ -163,7 +165,7 @@ pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
 pub use api::program::Program;
 pub use api::queue::Queue;
 pub use api::report;
-pub use api::virtual_range::VirtualRange;
+pub use api::virtual_range::{VirtualRange, VirtualRangeExport};
 pub use error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};

@@ -198,6 +198,13 @@ fn use_alone(context: &Context, watch: &Watch) {
     let called = told.recv_timeout(DEADLINE).expect("a call");
     called.expect("signalled");
     drop(call);
+    // Long enough for several threads.
+    let memory = context.allocate(20 << 20).expect("memory");
+    let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC);
+    let file = std::fs::File::from(file.expect("a file"));
+    let watched = |_| watch.look();
+    let copied = context.write_file(&memory, .., &file, 0, watched);
+    copied.expect("a copy to a file");
 }
 
 fn open(context: &Context, words: &str) -> (crosshandle::Memory, Event, Event) {
@@ -289,7 +296,13 @@ fn use_everything(test: &str, directory: &Directory) {
         .end()
         .unwrap_or_else(|what| panic!("the process that exports: {what}"));
 
-    let mut expected = vec!["xh-exchange", "xh-liveness", "xh-await", "xh-host-queue"];
+    let mut expected = vec![
+        "xh-exchange",
+        "xh-liveness",
+        "xh-await",
+        "xh-host-queue",
+        "xh-file-copy",
+    ];
     let kinds = [("cuda", "xh-cuda-sched"), ("level_zero", "xh-ze-list")];
     expected.extend(
         kinds
@@ -323,8 +336,8 @@ fn every_thread_of_the_library_has_a_documented_name() {
 }
 
 #[test]
-fn there_are_eight_kinds_of_threads() {
-    assert_eq!(documented().len(), 8, "{:?}", documented());
+fn there_are_nine_kinds_of_threads() {
+    assert_eq!(documented().len(), 9, "{:?}", documented());
 }
 
 #[test]

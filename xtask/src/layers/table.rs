@@ -25,7 +25,7 @@ pub(crate) const MAY_BE_UNSAFE: [&str; 5] = [
     "hal/",
     "os/",
     "ipc/",
-    "types/shared_bytes.rs",
+    "types/shared_bytes/",
     // Passes a driver's own objects between the program and a backend.
     "api/context/native.rs",
 ];

@@ -89,9 +89,17 @@ impl Victim {
         all.next().copied().ok_or(Failure::new("no handle"))
     }
 
+    /// Opens them all on the device that they are of.
     fn open(&self) -> Result<Opened, Failure> {
+        let events = self.events.iter().map(EventHandle::device);
+        let mut devices = self.memory.iter().map(MemoryHandle::device).chain(events);
+        let uuid = devices.next();
+        let device = Device::all()
+            .into_iter()
+            .find(|device| Some(device.info().uuid) == uuid)
+            .ok_or(Failure::new("no handle, or its device is not here"))?;
         let options = ContextOptions::new().socket_dir(&self.directory);
-        let context = Context::with_options(&Device::find("host")?, options)?;
+        let context = Context::with_options(&device, options)?;
         let memory = self.memory.iter().map(|handle| context.open_memory(handle));
         let events = self.events.iter().map(|handle| context.open_event(handle));
         Ok(Opened {

@@ -1,7 +1,7 @@
 //! Awaited signals of processes that die.
 
 use super::awaited::{MANY, awaiting, begin, begin_there, end, events_of, take};
-use super::deaths::summary;
+use super::deaths::{rounds, summary};
 use super::faults::{event_of, leave_unfinished};
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -10,7 +10,7 @@ use crate::{Peer, next};
 use crosshandle::{Error, Notifier};
 use std::time::{Duration, Instant};
 
-/// Deaths of each kind.
+/// Deaths of each kind on the host.
 const ROUNDS: usize = 10;
 
 /// The process that dies.
@@ -117,7 +117,7 @@ pub(crate) fn everything_awaited_fails(harness: &Harness) -> Verdict {
     let mut all = Vec::new();
     for victim in VICTIMS {
         let mut times = Vec::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds(harness, ROUNDS) {
             times.extend(die(harness, victim, harness.peer()?)?);
         }
         notes.push(format!("{victim:?} {}", summary(&mut times)));

@@ -100,7 +100,11 @@ impl Impostor {
     }
 
     /// Has a peer open the handle, and lets it in.
-    fn admit<'a>(&self, peer: &'a Peer, owner: u32) -> Result<(Pending<'a>, Socket), Failure> {
+    pub(super) fn admit<'a>(
+        &self,
+        peer: &'a Peer,
+        owner: u32,
+    ) -> Result<(Pending<'a>, Socket), Failure> {
         let (pending, connection, question) = self.lure(peer)?;
         let reply = attached(owner, raw::serial(&question));
         connection.send(&reply, &borrowed(&self.books()?))?;

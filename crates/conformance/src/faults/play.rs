@@ -527,15 +527,26 @@ impl Player<'_> {
 
     /// Ends a wait for a signal that may never come, because its submitter's line did not run.
     fn release(&mut self, label: &str, begun: &Begun) -> Result<(), Failure> {
-        let words: Vec<_> = begun.command.split(' ').map(str::to_owned).collect();
-        let (events, number) = match words[0].as_str() {
-            "wait-value" => (vec![words[1].clone()], words[2].parse::<u64>().ok()),
-            "wait-any" | "wait-all" => (words[2..].to_vec(), None),
-            _ => (vec![words[1].clone()], None),
+        let words: Vec<_> = begun.command.split(' ').collect();
+        let events: Vec<(String, Option<u64>)> = match words[0] {
+            "wait-value" | "await" | "await-callback" => {
+                vec![(words[1].to_owned(), words[2].parse().ok())]
+            }
+            "await-notified" => {
+                let pairs = words[2..].iter().filter_map(|word| word.split_once(':'));
+                pairs
+                    .map(|(event, number)| (event.to_owned(), number.parse().ok()))
+                    .collect()
+            }
+            "wait-any" | "wait-all" => {
+                let events = words[2..].iter();
+                events.map(|event| ((*event).to_owned(), None)).collect()
+            }
+            _ => vec![(words[1].to_owned(), None)],
         };
         let name = self.stage.workers[begun.worker].name;
         let mut is_due = false;
-        for event in &events {
+        for (event, number) in &events {
             let Some(submitted) = self.number(begun.worker, &format!("value {event}"))? else {
                 continue;
             };

@@ -358,6 +358,39 @@ const TEXTS: &[(&str, &str)] = &[
          X wait-value e 3 5000
          X close e m",
     ),
+    // Futures, functions and notifiers, which one thread of their process tells.
+    (
+        "awaited",
+        "X context default timeout=400
+         A context default timeout=400
+         B context default timeout=400
+         X event e
+         X e := event-handle e
+         A open-event e $e
+         B open-event e $e
+         A &future await e 1
+         A &call await-callback e 1
+         B &both await-notified 30000 e:1 e:2
+         X signal e
+         join future
+         join call
+         X &own await e 2
+         A signal e
+         join both
+         join own
+         A event gate
+         A queue q
+         A submit q barrier after-value=gate:1 signal=e
+         B &last await-callback e 3
+         X &its await-notified 30000 e:3
+         A signal gate
+         join last
+         join its
+         A finish q 5000
+         A close q gate e
+         B close e
+         X close e",
+    ),
     (
         "physical",
         "X context default timeout=400

@@ -46,8 +46,20 @@ fn read_memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Resul
     let context = settings.context_for(handle.backend(), handle.device(), None)?;
     // Opened for reading alone, which the kernel enforces where the backend can.
     let memory = context.open_memory_read_only(handle)?;
-    let transfer = Transfer::new(&context, &memory)?;
     let range = args.range(memory.len())?;
+    if let Some(path) = &args.output {
+        let doing = format!("writing {}", path.display());
+        let new = NewFile::create(path, range.len() as u64).context(&doing)?;
+        if new.is_regular() {
+            let progress = Progress::bytes(range.len() as u64, "reading");
+            let advance = |bytes| progress.advance(bytes as u64);
+            let written = context.write_file(&memory, range, new.file(), 0, advance);
+            written.context(&doing)?;
+            drop(progress);
+            return new.finish().context(&doing);
+        }
+    }
+    let transfer = Transfer::new(&context, &memory)?;
     args.copy_to_output(range, |offset, into| transfer.read(offset, into))
 }
 

@@ -4,14 +4,11 @@ use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::output;
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::transfer::Transfer;
-use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::bytes;
 use crosshandle::{AllocationOptions, Context, Device, Memory};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
@@ -71,7 +68,7 @@ pub(super) fn hold(
 
 /// Copies a file into new device memory, part by part.
 fn load(context: &Context, path: &Path) -> Result<Memory> {
-    let mut file = File::open(path).context("opening it")?;
+    let file = File::open(path).context("opening it")?;
     let metadata = file.metadata().context("asking for its size")?;
     if !metadata.is_file() {
         return Err(Failure::error(
@@ -89,19 +86,8 @@ fn load(context: &Context, path: &Path) -> Result<Memory> {
     // The file fills it anyway, and too large a file is better refused than the end of this process.
     let memory = context.allocate_with(AllocationOptions::new(len).populate(true))?;
     drop(allocating);
-    let transfer = Transfer::new(context, &memory)?;
     let progress = Progress::bytes(metadata.len(), "loading");
-    let mut buffer = vec![0; FILE_CHUNK_BYTES.min(len)];
-    let mut offset = 0;
-    while offset < len {
-        let part = &mut buffer[..FILE_CHUNK_BYTES.min(len - offset)];
-        file.read_exact(part).context(format_args!(
-            "reading at byte {offset} of {len} (a file must not change while it is loaded)"
-        ))?;
-        transfer.write(offset, part)?;
-        offset += part.len();
-        progress.advance(part.len() as u64);
-    }
-    drop(transfer);
+    let advance = |bytes| progress.advance(bytes as u64);
+    context.read_file(&memory, .., &file, 0, advance)?;
     Ok(memory)
 }

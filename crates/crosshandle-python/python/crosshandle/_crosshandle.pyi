@@ -274,8 +274,27 @@ def adopt(context: Context, value: Any) -> Array | None:
 def copied(context: Context, value: Any) -> Array:
     """Copies another library's array into new memory of a context."""
 
-def pack(structure: str, arrays: list[Array], read_only: bool) -> bytes:
-    """Packs arrays and the structure that they are arranged in."""
+def pack(
+    structure: str,
+    arrays: list[Array],
+    read_only: bool,
+    *,
+    event: tuple[EventHandle, int] | None = None,
+) -> bytes:
+    """Packs arrays and the structure that they are arranged in; `event`: the signal after which they are ready."""
+
+def pack_shared(
+    context: Context,
+    structure: str,
+    arrays: list[Array],
+    read_only: bool,
+    *,
+    event: tuple[EventHandle, int] | None = None,
+) -> tuple[bytes, Memory | None]:
+    """Packs as `pack` does. Keep the memory, if there is some, for as long as somebody may unpack the bytes."""
 
 def unpack(context: Context, data: bytes, *, writable: bool = True) -> tuple[str, list[Array]]:
     """Unpacks a bundle, and opens its memory in a context."""
+
+def event_of(data: bytes) -> tuple[EventHandle, int] | None:
+    """Returns the event in a bundle's bytes and the number of its signal, if there is one. Opens nothing."""

@@ -80,7 +80,7 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
     bundle = data if isinstance(data, Bundle) else None
     if bundle is not None:
         data = bytes(bundle)
-    if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:4]) == b"xhb1":
+    if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
         structure, arrays = _rust.unpack(context or default_context(), builtins.bytes(data), writable=writable)
         rest = iter(arrays)
         tree = _rearrange(_parse(structure), rest, 0)

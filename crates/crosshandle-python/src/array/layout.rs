@@ -1,11 +1,9 @@
 //! Where the elements of an array lie.
 
 use super::Dtype;
+use crosshandle::handle::bundle::MAX_DIMENSIONS;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-
-/// The most dimensions of an array.
-pub(crate) const MAX_DIMENSIONS: usize = 32;
 
 /// The elements of an array in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ pub(crate) mod foreign;
 mod layout;
 
 pub(crate) use dtype::Dtype;
-pub(crate) use layout::{Layout, MAX_DIMENSIONS};
+pub(crate) use layout::Layout;
 
 use crate::memory::SharedMemory;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};

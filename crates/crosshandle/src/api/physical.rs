@@ -47,7 +47,9 @@ impl PhysicalMemory {
         core.check_memory(&fields, access)?;
         let credential = Credential::of(&fields);
         let deadline = core.deadline();
-        let (attachment, fetched) = core.fetch(&fields, access, &deadline)?;
+        let (attachment, fetched) = core.from_either(&fields, &deadline, |attachment| {
+            attachment.fetch(&fields, access, &deadline)
+        })?;
         let len = fetched.len;
         if len != fields.length || fields.offset != 0 {
             return Err(Error::Extent {
@@ -131,6 +133,15 @@ impl PhysicalMemory {
 
     pub(crate) fn memory(&self) -> &dyn Shared {
         &*self.inner.memory
+    }
+
+    /// Returns the memory, to be exported.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for memory that was opened from a handle.
+    pub(crate) fn shared(&self) -> Result<Arc<dyn Shared>> {
+        self.inner.check_exportable()?;
+        Ok(Arc::clone(&self.inner.memory))
     }
 
     /// Returns a handle to the memory.

@@ -313,6 +313,32 @@ pub(crate) trait AddressRange: Send + Sync {
         access: Access,
     ) -> Result<()>;
 
+    /// Maps physical memory as [`map`](Self::map) does, as one of many pieces: what is placed may be accessed
+    /// only after [`open`](Self::open).
+    fn place(
+        &self,
+        offset: usize,
+        memory: &dyn Shared,
+        memory_offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<()> {
+        self.map(offset, memory, memory_offset, len, access)
+    }
+
+    /// Grants the access to all addresses, each of which has something placed, with this access.
+    fn open(&self, _access: Access) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns whether a mapping keeps its memory, so that the memory's own object need not live.
+    fn keeps_memory(&self) -> bool {
+        false
+    }
+
+    /// Does what [`Segment::release_finished`] does.
+    fn release_finished(&self) {}
+
     /// Unmaps one mapping.
     fn unmap(&self, offset: usize, len: usize) -> Result<()>;
 

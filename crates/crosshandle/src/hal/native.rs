@@ -64,6 +64,22 @@ pub(crate) trait NativeContext {
     /// The allocation lives until the result is dropped and all commands that use it are done.
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)>;
 
+    /// Adopts several parts of memory, each an address and a length, as [`adopt_memory`](Self::adopt_memory)
+    /// does. Parts of the same allocation may have one segment, and so may parts of allocations that lie
+    /// side by side.
+    ///
+    /// # Safety
+    /// As for `adopt_memory`, for each part.
+    unsafe fn adopt_memory_parts(
+        &self,
+        parts: &[(usize, usize)],
+    ) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
+        let parts = parts.iter();
+        // SAFETY: promised by the caller.
+        let adopt = |(address, len): &(usize, usize)| unsafe { self.adopt_memory(*address, *len) };
+        parts.map(adopt).collect()
+    }
+
     /// Adopts all of an allocation from an address on, for backends whose programs expect that. Returns
     /// the allocation, the address's offset there, and the bytes from there on. One that is owned is
     /// freed with the result.

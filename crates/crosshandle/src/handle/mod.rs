@@ -20,9 +20,13 @@
 //! importer presents it to the exporter, which gives nothing without it. Both forms of a handle
 //! reveal the key; `Debug` and [`Explanation`] do not.
 //!
+//! # Bundles
+//! A [`bundle`] carries several handles at once, with the layout of an array in the memory of each.
+//!
 //! Everything here is pure computation: no input or output, no global state. All types are
 //! `Send + Sync`.
 
+pub mod bundle;
 mod error;
 mod explain;
 mod fields;

@@ -1,8 +1,11 @@
 //! Attachments: the importing process's half of sharing, which fetches from an exporter and notices
 //! its death.
 
-use super::broker::protocol::{ProgramName, Refusal, Reply, Request};
-use super::broker::{self, Connection, Deadline, Exports, Fetch, Fetched, PeerPolicy, Route};
+use super::broker::protocol::{BackendBlob, PieceTable, ProgramName, Refusal, Reply, Request};
+use super::broker::{
+    self, Answer, Connection, Deadline, Exports, Fetch, Fetched, FetchedPieces, PeerPolicy,
+    PieceBatch, PieceFile, Route, Supply,
+};
 use super::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk, capacity, place_of};
 use super::event_arena::{EventArena, EventArenas, PeerWatches};
 use super::exporter::Exporter;
@@ -17,7 +20,7 @@ use crate::handle::{Fields, HandleError};
 use crate::observe::{self, Peer, Side};
 use crate::os::{is_planted, process, sleepers};
 use crate::sync::{Condvar, HashMap, Mutex, Turn, TurnGuard};
-use crate::threads::disposer::PeerStream;
+use crate::threads::disposer::{Disposal, PeerDescriptor, PeerStream};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
@@ -572,15 +575,80 @@ impl Attachment {
     ) -> Result<Fetched> {
         let credential = Credential::of(fields);
         let _span = observe::fetching(self.origin.context, fields.record);
-        let fetched = self.ask_for(Request::Memory { credential, access }, deadline)?;
+        let request = Request::Memory {
+            credential,
+            access,
+            first: 0,
+        };
+        let fetched = self.ask_for(request, deadline)?;
+        self.check_segment(fetched, fields)
+    }
+
+    /// Fetches the memory that a handle names, as [`fetch`](Self::fetch) does. If the memory consists of
+    /// pieces, `take` gets all of them in their order, some at a time, and the result is `None`.
+    pub(crate) fn fetch_segment(
+        &self,
+        fields: &Fields,
+        access: Access,
+        deadline: &Deadline,
+        mut take: impl FnMut(FetchedPieces) -> Result<()>,
+    ) -> Result<Option<Fetched>> {
+        let credential = Credential::of(fields);
+        let request = |first| Request::Memory {
+            credential,
+            access,
+            first,
+        };
+        let _span = observe::fetching(self.origin.context, fields.record);
+        let mut expected = ExpectedPieces::new(fields.segment);
+        let connection = match &self.link {
+            Link::Remote { connection, .. } => connection,
+            Link::Local(exporter) => loop {
+                match Self::ask_here(exporter, request(expected.next))? {
+                    Supply::Whole(fetched) => {
+                        return self.check_segment(fetched, fields).map(Some);
+                    }
+                    Supply::Pieces(pieces) => {
+                        expected.check(&pieces)?;
+                        take(pieces)?;
+                    }
+                }
+                if expected.is_done() {
+                    return Ok(None);
+                }
+            },
+        };
+        let mut whole = None;
+        let next = |answer: &Answer| {
+            if let (Reply::Pieces { segment, len, .. }, Some(table)) =
+                (answer.reply, &answer.pieces)
+            {
+                expected.check_table(segment, len, table)?;
+                return Ok((!expected.is_done()).then(|| request(expected.next)));
+            }
+            match expected.next {
+                0 => Ok(None),
+                _ => Err(OTHER_QUESTION),
+            }
+        };
+        let received = |answer: Answer| {
+            match supplied(answer)? {
+                Supply::Whole(fetched) => whole = Some(self.check_segment(fetched, fields)?),
+                Supply::Pieces(pieces) => take(pieces)?,
+            }
+            Ok(())
+        };
+        connection.converse(request(0), deadline, next, received)?;
+        Ok(whole)
+    }
+
+    /// Checks that fetched memory is the segment that the handle names.
+    fn check_segment(&self, fetched: Fetched, fields: &Fields) -> Result<Fetched> {
         if fetched.segment == MIRROR_SEGMENT {
             return Err(Error::Protocol("its memory is an event"));
         }
         if fetched.segment != fields.segment {
-            return Err(Error::Handle(HandleError::Malformed {
-                field: "segment",
-                why: "its exporter has the object in another one",
-            }));
+            return Err(other_segment());
         }
         Ok(fetched)
     }
@@ -602,55 +670,49 @@ impl Attachment {
 
     fn ask_for(&self, request: Request, deadline: &Deadline) -> Result<Fetched> {
         match &self.link {
-            Link::Local(exporter) => {
-                let gone = Error::ExporterGone {
-                    pid: process::pid(),
-                };
-                let exporter = exporter.upgrade().ok_or(gone)?;
-                let fetch = match request {
-                    Request::Memory { credential, access } => {
-                        exporter.memory(Owner::EXPORTER.get(), &credential, access)
-                    }
-                    Request::Mirror(credential) => exporter.mirror(&credential),
-                    _ => Err(Refusal::BadRequest),
-                };
-                let fetched = match fetch {
-                    Ok(Fetch::Ready(fetched)) => Ok(fetched),
-                    Ok(Fetch::CallsDriver(call)) => call(),
-                    Err(refusal) => Err(refusal),
-                };
-                fetched.map_err(|refusal| match refusal {
-                    Refusal::ReadOnly => Error::ReadOnly,
-                    Refusal::WrongKey => Error::WrongKey,
-                    Refusal::Moved => Error::HolderGone,
-                    Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
-                    Refusal::NoReadOnly => Error::Unsupported(
-                        "a descriptor for reading only cannot be made, since there is no /proc"
-                            .into(),
-                    ),
-                    _ => Error::Stale,
-                })
-            }
+            Link::Local(exporter) => match Self::ask_here(exporter, request)? {
+                Supply::Whole(fetched) => Ok(fetched),
+                Supply::Pieces(_) => Err(OTHER_QUESTION),
+            },
             Link::Remote { connection, .. } => match connection.ask(request, deadline)? {
                 (Reply::Fetched { segment, len, note }, [file]) => {
-                    let (file, disposal) = match file.into_memory() {
-                        Ok(memory) => (Arc::new(memory), None),
-                        Err(file) => {
-                            let (file, disposal) = file.lend();
-                            (file, Some(disposal))
-                        }
-                    };
-                    Ok(Fetched {
-                        file,
-                        segment,
-                        len,
-                        note,
-                        disposal,
-                    })
+                    Ok(fetched(file, segment, len, note))
                 }
-                _ => Err(Error::Protocol("it answers another question")),
+                _ => Err(OTHER_QUESTION),
             },
         }
+    }
+
+    /// Asks an exporter in this process.
+    fn ask_here(exporter: &Weak<Exporter>, request: Request) -> Result<Supply> {
+        let gone = Error::ExporterGone {
+            pid: process::pid(),
+        };
+        let exporter = exporter.upgrade().ok_or(gone)?;
+        let fetch = match request {
+            Request::Memory {
+                credential,
+                access,
+                first,
+            } => exporter.memory(Owner::EXPORTER.get(), &credential, access, first),
+            Request::Mirror(credential) => exporter.mirror(&credential),
+            _ => Err(Refusal::BadRequest),
+        };
+        let supply = match fetch {
+            Ok(Fetch::Ready(supply)) => Ok(supply),
+            Ok(Fetch::CallsDriver(call)) => call(),
+            Err(refusal) => Err(refusal),
+        };
+        supply.map_err(|refusal| match refusal {
+            Refusal::ReadOnly => Error::ReadOnly,
+            Refusal::WrongKey => Error::WrongKey,
+            Refusal::Moved => Error::HolderGone,
+            Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
+            Refusal::NoReadOnly => Error::Unsupported(
+                "a descriptor for reading only cannot be made, since there is no /proc".into(),
+            ),
+            _ => Error::Stale,
+        })
     }
 
     /// Returns whether the exporter is this very process.
@@ -701,6 +763,138 @@ impl Liveness for Attachment {
     fn is_abandoned(&self) -> bool {
         self.is_hung_up() || self.is_dead(Owner::EXPORTER)
     }
+}
+
+const OTHER_QUESTION: Error = Error::Protocol("it answers another question");
+
+/// Returns what an answer has brought.
+fn supplied(answer: Answer) -> Result<Supply> {
+    let Answer {
+        reply,
+        pieces,
+        granted,
+    } = answer;
+    let another_number = Error::Protocol("it came with another number of descriptors");
+    match (reply, pieces) {
+        (Reply::Fetched { segment, len, note }, None) => {
+            let [file] = granted.into_vec().try_into().map_err(|_| another_number)?;
+            Ok(Supply::Whole(fetched(file, segment, len, note)))
+        }
+        (Reply::Pieces { segment, len, note }, Some(table)) => {
+            if granted.len() != table.parts.len() {
+                return Err(another_number);
+            }
+            let files = granted.into_iter().zip(table.parts);
+            let file = |(file, part): (PeerDescriptor, _)| {
+                let (file, disposal) = kept(file);
+                PieceFile {
+                    file,
+                    part,
+                    disposal,
+                }
+            };
+            let batch = PieceBatch {
+                total: table.total,
+                first: table.first,
+                files: files.map(file).collect(),
+                note,
+            };
+            Ok(Supply::Pieces(FetchedPieces {
+                segment,
+                len,
+                batch,
+            }))
+        }
+        _ => Err(OTHER_QUESTION),
+    }
+}
+
+fn fetched(file: PeerDescriptor, segment: u32, len: u64, note: BackendBlob) -> Fetched {
+    let (file, disposal) = kept(file);
+    Fetched {
+        file,
+        segment,
+        len,
+        note,
+        disposal,
+    }
+}
+
+/// Returns a peer's descriptor, and what to drop after it unless any thread may close it.
+fn kept(file: PeerDescriptor) -> (Arc<OwnedFd>, Option<Disposal>) {
+    match file.into_memory() {
+        Ok(memory) => (Arc::new(memory), None),
+        Err(file) => {
+            let (file, disposal) = file.lend();
+            (file, Some(disposal))
+        }
+    }
+}
+
+/// What an exporter has to send of a segment that consists of pieces: each piece once, in their order, and
+/// as many bytes as it said.
+struct ExpectedPieces {
+    segment: u32,
+    /// The number of the next piece.
+    next: u32,
+    /// The number of all pieces, and their bytes, once it has said so.
+    all: Option<(u32, u64)>,
+    /// Bytes of the pieces so far.
+    bytes: u64,
+}
+
+impl ExpectedPieces {
+    fn new(segment: u32) -> Self {
+        Self {
+            segment,
+            next: 0,
+            all: None,
+            bytes: 0,
+        }
+    }
+
+    fn check(&mut self, pieces: &FetchedPieces) -> Result<()> {
+        let batch = &pieces.batch;
+        let table = PieceTable {
+            total: batch.total,
+            first: batch.first,
+            parts: batch.files.iter().map(|file| file.part).collect(),
+        };
+        self.check_table(pieces.segment, pieces.len, &table)
+    }
+
+    fn check_table(&mut self, segment: u32, len: u64, table: &PieceTable) -> Result<()> {
+        if segment != self.segment {
+            return Err(other_segment());
+        }
+        let all = (table.total, len);
+        if *self.all.get_or_insert(all) != all || table.first != self.next {
+            return Err(Error::Protocol("its pieces don't follow each other"));
+        }
+        self.next += table.parts.len() as u32;
+        for part in &table.parts {
+            self.bytes = self.bytes.saturating_add(part.len);
+        }
+        let is_right = match self.is_done() {
+            true => self.bytes == len,
+            false => self.bytes < len,
+        };
+        match is_right {
+            true => Ok(()),
+            false => Err(Error::Protocol("its pieces have another length in all")),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.all.is_some_and(|(total, _)| self.next == total)
+    }
+}
+
+fn other_segment() -> Error {
+    Error::Handle(HandleError::Malformed {
+        field: "segment",
+        why: "its exporter has the object in another one",
+    })
 }
 
 /// Returns the name of this program, as messages carry it.

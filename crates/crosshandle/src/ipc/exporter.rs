@@ -3,7 +3,8 @@
 
 use super::broker::protocol::{Refusal, program_text};
 use super::broker::{
-    self, Attached, Broker, Client, Exports, Fetch, Fetched, Newcomer, PeerPolicy, address,
+    self, Attached, Broker, Client, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PeerPolicy,
+    Supply, address,
 };
 use super::chunks::{Catalog, Ledger, place_of};
 use super::deferred_reclaim::{self, Openers};
@@ -677,21 +678,39 @@ struct Closed {
     _deferred: Vec<deferred_reclaim::Deferred>,
 }
 
-/// Answers an importer's fetch of an object. Calls a driver unless the object is prepared.
-fn answer(object: &dyn Shared, segment: u32, access: Access) -> Result<Fetched, Refusal> {
-    let file = object.descriptor(access).map_err(|error| match error {
+/// Answers an importer's fetch of an object, or of some of its pieces from number `first` on. Calls a driver
+/// unless the object is prepared.
+fn answer(
+    object: &dyn Shared,
+    segment: u32,
+    access: Access,
+    first: u32,
+) -> Result<Supply, Refusal> {
+    let refusal = |error| match error {
         // An event without a native mirror.
         Error::Unsupported(_) if segment == MIRROR_SEGMENT => Refusal::Stale,
         Error::Unsupported(_) => Refusal::NoReadOnly,
         _ => Refusal::NoRoom,
-    })?;
-    Ok(Fetched {
-        file,
+    };
+    let len = object.len() as u64;
+    if let Some(pieces) = object.pieces() {
+        let batch = pieces.lend(first, access).ok_or(Refusal::BadRequest)?;
+        return Ok(Supply::Pieces(FetchedPieces {
+            segment,
+            len,
+            batch: batch.map_err(refusal)?,
+        }));
+    }
+    if first != 0 {
+        return Err(Refusal::BadRequest);
+    }
+    Ok(Supply::Whole(Fetched {
+        file: object.descriptor(access).map_err(refusal)?,
         segment,
-        len: object.len() as u64,
+        len,
         note: object.note(),
         disposal: None,
-    })
+    }))
 }
 
 impl Exporter {
@@ -721,22 +740,25 @@ impl Exporter {
         memory: &ExportedMemory,
         record: Record,
         access: Access,
+        first: u32,
     ) -> Result<Fetch, Refusal> {
         if access == Access::ReadWrite && memory.access == Access::ReadOnly {
             return Err(Refusal::ReadOnly);
         }
-        if memory.is_prepared {
+        let pieces = memory.object.pieces();
+        let lends_by_driver = pieces.and_then(|pieces| pieces.lends_by_driver(first));
+        if memory.is_prepared && lends_by_driver != Some(true) {
             // Under the lock still: it calls no driver, and a reference taken along could be the last.
-            return answer(&*memory.object, memory.segment, access).map(Fetch::Ready);
+            return answer(&*memory.object, memory.segment, access, first).map(Fetch::Ready);
         }
         let (object, segment) = (Arc::clone(&memory.object), memory.segment);
         let exporter = self.this.clone();
         Ok(Fetch::CallsDriver(Box::new(move || {
-            let fetched = answer(&*object, segment, access)?;
+            let supply = answer(&*object, segment, access, first)?;
             if let Some(exporter) = exporter.upgrade() {
                 exporter.mark_prepared(record);
             }
-            Ok(fetched)
+            Ok(supply)
         })))
     }
 }
@@ -789,11 +811,12 @@ impl Exporter {
         owner: u16,
         credential: &Credential,
         access: Access,
+        first: u32,
     ) -> Result<Fetch, Refusal> {
         let records = self.records();
         match self.find(&records, credential)? {
             Exported::Memory(memory) => {
-                let fetch = self.fetch(memory, credential.record, access)?;
+                let fetch = self.fetch(memory, credential.record, access, first)?;
                 if let Some(importer) = self.importers().by_owner.get(&owner) {
                     importer.ledger.note_given(memory.segment);
                 }
@@ -828,7 +851,7 @@ impl Exporter {
             Exported::Event(event) => {
                 let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
                 let mirror = mirror.ok_or(Refusal::Stale)?;
-                self.fetch(mirror, credential.record, Access::ReadWrite)
+                self.fetch(mirror, credential.record, Access::ReadWrite, 0)
             }
         }
     }
@@ -879,9 +902,14 @@ impl Exports for Exporter {
         owner: u16,
         credential: &Credential,
         access: Access,
+        first: u32,
     ) -> Result<Fetch, Refusal> {
-        self.counts
-            .count_open(self.find_memory(owner, credential, access))
+        let found = self.find_memory(owner, credential, access, first);
+        match first {
+            0 => self.counts.count_open(found),
+            // One opening, whose first question was counted.
+            _ => self.counts.count_refusal(found),
+        }
     }
 
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {

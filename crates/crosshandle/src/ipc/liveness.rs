@@ -30,7 +30,7 @@ use super::tuning::RETRY_INTERVAL;
 use crate::error::{Error, Result};
 use crate::os::descriptor_table::{self, PrivateTable};
 use crate::os::lock::{self, LockKind};
-use crate::os::socket::{self, Received};
+use crate::os::socket::{self, FEW_DESCRIPTORS, Received};
 use crate::os::{is_planted, process};
 use crate::sync::Mutex;
 use crate::threads::ThreadKind;
@@ -227,8 +227,9 @@ impl ThreadLink {
     fn receive(&self) -> Result<(), Errno> {
         let mut answer = [0; ANSWER_BYTES];
         // Until it is here: otherwise the next request would take it for its own.
-        let received =
-            patiently(|| socket::receive_until::<OwnedFd>(&self.socket, &mut answer, None));
+        let received = patiently(|| {
+            socket::receive_until::<OwnedFd>(&self.socket, &mut answer, FEW_DESCRIPTORS, None)
+        });
         match received {
             Ok(Received::Message(ANSWER_BYTES, _)) => match i32::from_ne_bytes(answer) {
                 0 => Ok(()),
@@ -315,7 +316,8 @@ fn serve(socket: &OwnedFd) {
 /// Answers one request. Returns whether it was the last.
 fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, LockedFile>) -> bool {
     let mut request = [0; REQUEST_BYTES];
-    let received = patiently(|| socket::receive_until::<OwnedFd>(socket, &mut request, None));
+    let received =
+        patiently(|| socket::receive_until::<OwnedFd>(socket, &mut request, FEW_DESCRIPTORS, None));
     let result = match received {
         Ok(Received::Message(_, mut descriptors)) => {
             let request = Request::decode(request);

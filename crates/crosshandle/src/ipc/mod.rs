@@ -31,7 +31,8 @@ mod records;
 mod tuning;
 
 pub(crate) use attachment::{Attachment, ContextId, Origin};
-pub(crate) use broker::Deadline;
+pub(crate) use broker::protocol::PiecePart;
+pub(crate) use broker::{Deadline, FetchedPieces};
 pub(crate) use chunks::MAX_NAME_BYTES;
 pub(crate) use describe::Label;
 pub(crate) use event::{
@@ -41,7 +42,9 @@ pub(crate) use event::{
 pub(crate) use event_arena::{Pin, Pinner};
 pub(crate) use exporter::{Exporter, HeldMemory};
 pub(crate) use record::{Credential, Record};
-pub(crate) use records::{ExportCells, KeepAlive, Particulars, Shared};
+pub(crate) use records::{
+    ExportCells, KeepAlive, Particulars, Piece, PieceSet, PiecedMemory, Shared,
+};
 
 /// What fuzz targets need of this folder.
 #[cfg(fuzzing)]

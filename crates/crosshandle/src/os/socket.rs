@@ -30,8 +30,11 @@ use std::path::Path;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-/// The most descriptors that come with one message.
-const MAX_DESCRIPTORS: usize = 2;
+/// Descriptors that come with a message that is not one of many.
+pub(crate) const FEW_DESCRIPTORS: usize = 2;
+/// The most descriptors that come with one message. Far fewer than the kernel takes (253), so that a process
+/// with few descriptors has room for them, and only few are under way at a time.
+pub(crate) const MAX_DESCRIPTORS: usize = 64;
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | SocketFlags::CLOEXEC;
@@ -201,6 +204,23 @@ pub(crate) fn send(
     }
 }
 
+/// Returns whether messages that were sent lie unread at the other end.
+pub(crate) fn has_unread(stream: impl AsFd) -> Result<bool, Errno> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open for the call, and the kernel writes one int at the address.
+    let result = unsafe {
+        libc::ioctl(
+            stream.as_fd().as_raw_fd(),
+            libc::TIOCOUTQ,
+            ptr::from_mut(&mut bytes),
+        )
+    };
+    match result {
+        -1 => Err(last_error()),
+        _ => Ok(bytes > 0),
+    }
+}
+
 /// A message, or why there is none. `D`: the descriptors that came with it.
 #[derive(Debug)]
 pub(crate) enum Received<D> {
@@ -225,7 +245,7 @@ pub(crate) enum Pending {
 }
 
 /// The descriptors that came with a message.
-pub(crate) type Granted<D> = SmallVec<[D; MAX_DESCRIPTORS]>;
+pub(crate) type Granted<D> = SmallVec<[D; FEW_DESCRIPTORS]>;
 
 /// Takes one message without descriptors into `buffer`, from a peer that is to send none. Never
 /// blocks ([`Errno::AGAIN`]: there is none yet). A message longer than the buffer is
@@ -250,8 +270,9 @@ pub(crate) fn receive(
     })
 }
 
-/// Takes one message into `buffer`, with at most [`MAX_DESCRIPTORS`] descriptors. Waits for it until
-/// `deadline` ([`Errno::TIMEDOUT`]), or for ever; signals don't prolong that.
+/// Takes one message into `buffer`, with at most `most` descriptors, which are at most
+/// [`MAX_DESCRIPTORS`]. Waits for it until `deadline` ([`Errno::TIMEDOUT`]), or for ever; signals don't
+/// prolong that.
 ///
 /// Two errors leave the message in the queue: [`Errno::MSGSIZE`], it is longer than the buffer, and
 /// [`Errno::MFILE`], this process has no room for its descriptors. Only one thread may receive
@@ -259,6 +280,7 @@ pub(crate) fn receive(
 pub(crate) fn receive_until<D: From<OwnedFd>>(
     stream: impl AsFd,
     buffer: &mut [u8],
+    most: usize,
     deadline: Option<Instant>,
 ) -> Result<Received<Granted<D>>, Errno> {
     loop {
@@ -267,26 +289,31 @@ pub(crate) fn receive_until<D: From<OwnedFd>>(
             false => deadline,
         };
         wait_until(stream.as_fd(), PollFlags::IN, deadline)?;
-        match receive_now(stream.as_fd(), buffer) {
+        match receive_now(stream.as_fd(), buffer, most) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             result => return result,
         }
     }
 }
 
-/// Room for [`MAX_DESCRIPTORS`] descriptors and not one more: aligned, so that none of it is left
+/// Room for descriptors, of which [`control_bytes`] are used: aligned, so that none of it is left
 /// out, and without the slack of rustix's macro.
 #[repr(C, align(8))]
-struct ControlSpace([MaybeUninit<u8>; CONTROL_BYTES]);
+struct ControlSpace([MaybeUninit<u8>; control_bytes(MAX_DESCRIPTORS)]);
 
-const CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + MAX_DESCRIPTORS * size_of::<RawFd>();
+/// Returns the bytes for so many descriptors and not one more.
+const fn control_bytes(descriptors: usize) -> usize {
+    size_of::<libc::cmsghdr>() + descriptors * size_of::<RawFd>()
+}
 
 fn receive_now<D: From<OwnedFd>>(
     stream: BorrowedFd<'_>,
     buffer: &mut [u8],
+    most: usize,
 ) -> Result<Received<Granted<D>>, Errno> {
-    let mut space = ControlSpace([MaybeUninit::uninit(); CONTROL_BYTES]);
-    let mut control = RecvAncillaryBuffer::new(&mut space.0);
+    let most = most.min(MAX_DESCRIPTORS);
+    let mut space = ControlSpace([MaybeUninit::uninit(); control_bytes(MAX_DESCRIPTORS)]);
+    let mut control = RecvAncillaryBuffer::new(&mut space.0[..control_bytes(most)]);
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let message = net::recvmsg(stream, &mut parts, &mut control, flags)?;
@@ -300,7 +327,7 @@ fn receive_now<D: From<OwnedFd>>(
         .map(D::from)
         .collect();
     if message.flags.contains(ReturnFlags::CTRUNC) {
-        return match granted.len() < MAX_DESCRIPTORS {
+        return match granted.len() < most {
             true => Err(Errno::MFILE),
             false => Ok(Received::Unwanted),
         };
@@ -436,7 +463,7 @@ mod tests {
     }
 
     fn receive_files(stream: &OwnedFd) -> Result<Received<Granted<OwnedFd>>, Errno> {
-        receive_until(stream, &mut [0; 4], deadline())
+        receive_until(stream, &mut [0; 4], FEW_DESCRIPTORS, deadline())
     }
 
     #[test]
@@ -542,6 +569,29 @@ mod tests {
     }
 
     #[test]
+    fn many_descriptors_come_to_who_expects_them() {
+        let (ours, theirs) = pair().expect("two sockets");
+        for (most, sent, is_wanted) in
+            [(64, 64, true), (7, 7, true), (7, 8, false), (63, 64, false)]
+        {
+            let files: Vec<_> = (0..sent).map(|_| files::<1>()).collect();
+            let files: Vec<_> = files.iter().map(|[file]| file.as_fd()).collect();
+            assert_eq!(has_unread(&theirs), Ok(false));
+            send(&theirs, b"many", &files).expect("sent");
+            assert_eq!(has_unread(&theirs), Ok(true));
+            let received = receive_until::<OwnedFd>(&ours, &mut [0; 4], most, deadline());
+            match received {
+                Ok(Received::Message(4, files)) if is_wanted => {
+                    assert_eq!(files.len(), sent);
+                    assert!(files.iter().all(memfd::is_memory));
+                }
+                Ok(Received::Unwanted) if !is_wanted => drop_message(&ours).expect("it was there"),
+                other => panic!("{sent} of {most}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn what_arrives_is_of_the_callers_type_also_when_it_is_refused() {
         thread_local! {
             static DROPPED: Cell<u32> = const { Cell::new(0) };
@@ -560,7 +610,7 @@ mod tests {
         }
         let (ours, theirs) = pair().expect("two sockets");
         send_files::<3>(&theirs, b"more").expect("sent");
-        let received = receive_until::<Counted>(&ours, &mut [0; 4], deadline());
+        let received = receive_until::<Counted>(&ours, &mut [0; 4], FEW_DESCRIPTORS, deadline());
         assert!(matches!(received, Ok(Received::Unwanted)));
         assert_eq!(DROPPED.get(), 2);
     }
@@ -599,7 +649,7 @@ mod tests {
         let began = Instant::now();
         let deadline = Some(began + Duration::from_millis(200));
         let end = loop {
-            match receive_until::<OwnedFd>(&ours, &mut [0; 4], deadline) {
+            match receive_until::<OwnedFd>(&ours, &mut [0; 4], FEW_DESCRIPTORS, deadline) {
                 Ok(Received::Message(2, _)) => {}
                 end => break end,
             }

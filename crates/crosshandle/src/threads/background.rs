@@ -94,11 +94,11 @@ pub(crate) fn is_own_thread() -> bool {
     IS_BACKGROUND.get()
 }
 
-/// Starts threads if there are jobs that none will take, because earlier starts have failed.
-pub(crate) fn start_missing_threads() {
-    if !process::is_forked() {
-        start_missing(SERVICE.lock());
-    }
+/// Starts threads if there are jobs that none will take, because earlier starts have failed. Returns
+/// whether there are such jobs still: who can should call this again after
+/// [`START_RETRY`](super::tuning::START_RETRY).
+pub(crate) fn start_missing_threads() -> bool {
+    !process::is_forked() && start_missing(SERVICE.lock()).is_err()
 }
 
 fn submit(job: Job, class: Class) {
@@ -114,22 +114,23 @@ fn submit(job: Job, class: Class) {
     }
     // Also if a thread is started: an idle one may be faster.
     QUEUED.notify_one();
-    start_missing(service);
+    // What waits for a thread has its turn later.
+    let _ = start_missing(service);
 }
 
 /// Starts threads while those available are fewer than the jobs that may run now: one as a rule,
 /// more after starts that failed.
-fn start_missing(mut service: MutexGuard<'_, Service>) {
+fn start_missing(mut service: MutexGuard<'_, Service>) -> Result<()> {
     while service.available < service.startable() {
-        if let Err(error) = start_thread(service) {
+        start_thread(service).inspect_err(|error| {
             static LIMIT: Limit = Limit::new();
             if let Some(suppressed) = LIMIT.admit() {
                 tracing::warn!(%error, suppressed, "a background job waits for a thread");
             }
-            return;
-        }
+        })?;
         service = SERVICE.lock();
     }
+    Ok(())
 }
 
 fn start_thread(mut service: MutexGuard<'_, Service>) -> Result<()> {

@@ -302,7 +302,7 @@ mod tests {
         send_to(&theirs, slow.file);
         let deadline = Some(Instant::now() + DEADLINE);
         is_soon(|| {
-            let received = socket::receive_until(&ours, &mut [0; 16], deadline);
+            let received = socket::receive_until(&ours, &mut [0; 16], 1, deadline);
             let Ok(socket::Received::Message(4, mut granted)) = received else {
                 panic!("{received:?}");
             };

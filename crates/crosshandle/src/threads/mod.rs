@@ -1,5 +1,5 @@
-//! The threads that this library starts: every one is started by [`ThreadKind::start`], under a
-//! name of its kind. `docs/threads.md` says for each kind which code starts it, what it runs, when
+//! The threads that this library starts: every one is started by [`ThreadKind::start`] or
+//! [`ThreadKind::run_beside`], under a name of its kind. `docs/threads.md` says for each kind which code starts it, what it runs, when
 //! it ends and what it may block on.
 
 pub(crate) mod background;
@@ -9,9 +9,11 @@ pub(crate) mod driver_jobs;
 pub(crate) mod exchange;
 mod tuning;
 
+pub(crate) use tuning::START_RETRY;
+
 use crate::error::{Error, Result};
 use crate::os::process;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 
 /// The kinds of threads. Linux shows the first 15 bytes of a name, so none is longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +37,8 @@ pub(crate) enum ThreadKind {
     LevelZeroList,
     /// Runs the commands of one host queue.
     HostQueue,
+    /// Copies between a file and memory, beside the thread that asked for it.
+    FileCopy,
 }
 
 impl ThreadKind {
@@ -51,6 +55,7 @@ impl ThreadKind {
             #[cfg(feature = "level-zero")]
             Self::LevelZeroList => "xh-ze-list",
             Self::HostQueue => "xh-host-queue",
+            Self::FileCopy => "xh-file-copy",
         }
     }
 
@@ -69,5 +74,19 @@ impl ThreadKind {
             what: format!("the thread {} cannot be started: {error}", self.name()),
             remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
         })
+    }
+
+    /// Runs `body` on this thread and on so many others, fewer if the system starts no more. Returns when
+    /// all are done.
+    pub(crate) fn run_beside(self, others: usize, body: impl Fn() + Sync) {
+        thread::scope(|scope| {
+            for _ in 0..others {
+                let thread = Builder::new().name(self.name().into());
+                if thread.spawn_scoped(scope, &body).is_err() {
+                    break;
+                }
+            }
+            body();
+        });
     }
 }

@@ -15,6 +15,10 @@ pub(super) const DISPOSER_IDLE: Duration = Duration::from_secs(1);
 /// process's limit.
 pub(super) const MAX_BOUNDED_JOBS: usize = 16;
 
+/// Time after which another thread tries again to start a background thread that the system did not start.
+/// Halved: more system calls while the want lasts. Doubled: a program's function is called that much later.
+pub(crate) const START_RETRY: Duration = Duration::from_millis(10);
+
 /// Events that the exchange thread takes from the kernel in one call. Halved or doubled: more or
 /// fewer system calls while more connections than this are ready at once.
 pub(super) const EPOLL_EVENTS: usize = 64;

@@ -15,6 +15,8 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
         "open-physical" => open(state, request),
         "reserve" => reserve(state, request),
         "map" => map(state, request),
+        "map-pieces" => map_pieces(state, request),
+        "export-range" => export(state, request),
         "unmap" => unmap(state, request),
         "set-access" => set_access(state, request),
         "range-write" => write(state, request),
@@ -81,6 +83,30 @@ fn map(state: &PeerState, request: &Request<'_>) -> Answer {
         access(request.word(5)?),
     )?;
     done()
+}
+
+/// `map-pieces RANGE COUNT [context=C]`: maps so many new physical memories, each as small as can be, side by
+/// side from the start on
+fn map_pieces(state: &PeerState, request: &Request<'_>) -> Answer {
+    let (range, context) = (state.range(request.word(0)?)?, state.context(request)?);
+    let unit = context.device().info().granularity;
+    for piece in 0..request.parsed(1)? {
+        let memory = context.create_physical_memory(unit)?;
+        range.map(piece * unit, &memory, .., Access::ReadWrite)?;
+    }
+    done()
+}
+
+/// `export-range NAME RANGE OFFSET LEN [read-only=yes]` → handle
+fn export(state: &PeerState, request: &Request<'_>) -> Answer {
+    let range = state.range(request.word(1)?)?;
+    let export = range.export(part(request, 2)?)?;
+    let handle = match request.option("read-only") {
+        Some(_) => export.handle_read_only()?,
+        None => export.handle()?,
+    };
+    state.put(request.word(0)?, Object::Export(Arc::new(export)));
+    one(handle)
 }
 
 /// `unmap RANGE OFFSET LEN`

@@ -2,7 +2,8 @@
 
 use crate::request::{CommandError, Request};
 use crosshandle::{
-    Context, ContextOptions, Device, Event, Memory, PeerPolicy, PhysicalMemory, Queue, VirtualRange,
+    Context, ContextOptions, Device, Event, Memory, PeerPolicy, PhysicalMemory, Queue,
+    VirtualRange, VirtualRangeExport,
 };
 use crosshandle_conformance::Kernels;
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ pub(crate) enum Object {
     Kernels(Arc<Kernels>),
     Physical(PhysicalMemory),
     Range(Arc<VirtualRange>),
+    Export(#[expect(dead_code, reason = "it is there to be closed")] Arc<VirtualRangeExport>),
     Memories(Arc<Vec<Memory>>),
     Events(Arc<Vec<Event>>),
     Files(#[expect(dead_code, reason = "it is there to be closed")] Arc<Vec<File>>),

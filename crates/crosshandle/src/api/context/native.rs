@@ -211,11 +211,16 @@ impl Context {
     /// [handles](Memory::handle) carry the driver's kind of handle for that allocation, and
     /// importers map the whole allocation.
     ///
+    /// Where the driver maps many allocations side by side (torch's expandable segments on CUDA, for
+    /// example), the bytes may lie in several of them. A handle is for those that are mapped there now,
+    /// whatever is mapped around them or in their place later.
+    ///
     /// The program frees the memory. The consequence for importers depends on the driver: where it
     /// counts importers they keep the bytes, otherwise they must have closed the memory before.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for bytes that are not all inside one allocation of this device;
+    /// [`Error::InvalidArgument`] for bytes that are not all inside one allocation of this device, or
+    /// several that can be mapped side by side;
     /// [`Error::Unsupported`] where the driver cannot share that kind of allocation.
     ///
     /// # Safety
@@ -230,6 +235,30 @@ impl Context {
         // SAFETY: promised by the caller.
         let (segment, offset) = unsafe { self.native_context()?.adopt_memory(start, len)? };
         Ok(Memory::adopted(self.core(), segment, offset, len))
+    }
+
+    /// Adopts several parts of memory, each an address and a number of bytes, as
+    /// [`adopt_memory`](Self::adopt_memory) does. Parts that lie in the same allocation, or in
+    /// allocations side by side, are mapped once by each importer, however many of them it opens.
+    ///
+    /// # Errors
+    /// As [`adopt_memory`](Self::adopt_memory), for any of the parts.
+    ///
+    /// # Safety
+    /// As for [`adopt_memory`](Self::adopt_memory), for each part.
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt_memory_parts(&self, parts: &[(NonNull<u8>, usize)]) -> Result<Vec<Memory>> {
+        if parts.iter().any(|(_, len)| *len == 0) {
+            return Err(Error::invalid("no bytes are no memory"));
+        }
+        let places = parts.iter().map(|(start, len)| (start.addr().get(), *len));
+        let places: Vec<_> = places.collect();
+        // SAFETY: promised by the caller.
+        let adopted = unsafe { self.native_context()?.adopt_memory_parts(&places)? };
+        let memory = |((segment, offset), (_, len)): ((_, usize), &(_, usize))| {
+            Memory::adopted(self.core(), segment, offset, *len)
+        };
+        Ok(adopted.into_iter().zip(parts).map(memory).collect())
     }
 
     /// Adopts an allocation from an address to its end. One that is [owned](Ownership::Owned),

@@ -2,10 +2,11 @@
 
 use super::{ContextCore, read, write};
 use crate::error::{Error, Result};
-use crate::hal::Segment;
+use crate::hal::common::pieced_segment::PiecedSegment;
+use crate::hal::{BackendContext, Segment};
 use crate::handle::Fields;
-use crate::ipc::broker::{Fetched, Route};
-use crate::ipc::{Attachment, ContextId, Deadline, Origin};
+use crate::ipc::broker::Route;
+use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, Origin};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::types::Access;
@@ -122,23 +123,23 @@ impl Imports {
         self.attach(key, route, fields, origin, deadline)
     }
 
-    /// Fetches the memory that a handle names, from its exporter, or from a holder if the exporter has
-    /// handed it over or is gone.
-    pub(super) fn fetch(
+    /// Calls `fetch` with the attachment to a handle's exporter, and with that to its holder if the exporter
+    /// has handed the memory over or is gone. Returns the attachment that had it, too.
+    pub(super) fn from_either<R>(
         &self,
         fields: &Fields,
-        access: Access,
         origin: &Origin,
         deadline: &Deadline,
-    ) -> Result<(Arc<Attachment>, Fetched)> {
-        let fetch = |route| {
+        mut fetch: impl FnMut(&Attachment) -> Result<R>,
+    ) -> Result<(Arc<Attachment>, R)> {
+        let mut fetch_by = |route| {
             let attachment = self.attachment_by(route, fields, origin, deadline)?;
-            let fetched = attachment.fetch(fields, access, deadline)?;
+            let fetched = fetch(&attachment)?;
             Ok((attachment, fetched))
         };
-        match fetch(Route::Exporter) {
+        match fetch_by(Route::Exporter) {
             Err(error @ (Error::ExporterGone { .. } | Error::HolderGone)) => {
-                match fetch(Route::Holder) {
+                match fetch_by(Route::Holder) {
                     // Nobody holds it, or not any more.
                     Err(Error::ExporterGone { .. } | Error::Stale) => Err(error),
                     held => held,
@@ -212,13 +213,38 @@ impl Imports {
         fields: &Fields,
         deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
-        let (attachment, fetched) = core.fetch(fields, key.access, deadline)?;
+        let backend: &dyn BackendContext = &**core.backend();
         // Before a driver hears of it.
-        let (end, actual) = (fields.offset + fields.length, fetched.len);
-        if end > actual {
-            return Err(Error::Extent { end, actual });
-        }
-        let memory = core.backend().import_segment(fetched.into(), key.access)?;
+        let check_extent = |actual| match fields.offset + fields.length {
+            end if end > actual => Err(Error::Extent { end, actual }),
+            _ => Ok(()),
+        };
+        let mut pieced: Option<PiecedSegment> = None;
+        let mut take = |pieces: FetchedPieces| {
+            check_extent(pieces.len)?;
+            let segment = match &mut pieced {
+                Some(segment) => segment,
+                None => pieced.insert(PiecedSegment::reserve(backend, pieces.len, key.access)?),
+            };
+            pieces.batch.imports().try_for_each(|(import, part)| {
+                // Each takes a driver some time, and the exporter says how many there are.
+                if deadline.is_over() {
+                    return Err(Error::TimedOut("mapping the pieces of memory"));
+                }
+                segment.add(backend, import, part)
+            })
+        };
+        let (attachment, fetched) = core.from_either(fields, deadline, |attachment| {
+            attachment.fetch_segment(fields, key.access, deadline, &mut take)
+        })?;
+        let memory = match (fetched, pieced) {
+            (Some(fetched), _) => {
+                check_extent(fetched.len)?;
+                backend.import_segment(fetched.into(), key.access)?
+            }
+            (None, Some(pieced)) => pieced.finish()?,
+            (None, None) => return Err(Error::Protocol("it sent no piece of its memory")),
+        };
         let _counted = ImportedBytes::new(memory.len());
         let imported = Arc::new(Imported {
             attachment,

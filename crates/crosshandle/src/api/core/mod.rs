@@ -12,13 +12,14 @@ pub use options::ContextOptions;
 
 use crate::api::device::Device;
 use crate::error::{Error, Result};
-use crate::hal::{BackendContext, BackendDevice};
+use crate::hal::{BackendContext, BackendDevice, Segment};
 use crate::handle::{DeviceUuid, Fields};
-use crate::ipc::broker::{Fetched, address};
+use crate::ipc::broker::address;
 use crate::ipc::{Attachment, Credential, Deadline, Exporter, Origin};
 use crate::os::process;
 use crate::pool;
 use crate::pool::{PoolOptions, Trimmed, Usage};
+use crate::sync::{HashMap, Mutex};
 use crate::types::{Access, MemoryKind};
 use imports::Imports;
 use std::collections::BTreeMap;
@@ -30,6 +31,9 @@ pub(crate) type Pool = pool::Pool<Arc<Allocation>>;
 
 /// A pool for each kind of memory, in the order of [`KINDS`].
 pub(crate) type Pools = [Arc<Pool>; 3];
+
+/// A segment that the program allocated, and its number.
+type AdoptedSegment = (Weak<dyn Segment>, u32);
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
 
@@ -45,6 +49,8 @@ pub(crate) struct ContextCore {
     /// only when a block is first used or finally given up.
     addresses: RwLock<BTreeMap<usize, Weak<Allocation>>>,
     segment_numbers: Arc<AtomicU32>,
+    /// Segments that the program allocated, by their addresses in this process, and their numbers.
+    adopted: Mutex<HashMap<usize, AdoptedSegment>>,
     imports: Imports,
     origin: Origin,
     exporter_id: u64,
@@ -82,6 +88,7 @@ impl ContextCore {
             pool_options,
             addresses: RwLock::default(),
             segment_numbers,
+            adopted: Mutex::default(),
             imports: Imports::default(),
             origin,
             exporter_id,
@@ -121,6 +128,24 @@ impl ContextCore {
     /// Returns a number for a segment that no pool made.
     pub(crate) fn next_segment_number(&self) -> u32 {
         pool::next_number(&self.segment_numbers, true)
+    }
+
+    /// Returns the number of a segment that the program allocated: all its parts have the same one.
+    pub(crate) fn number_of_adopted(&self, segment: &Arc<dyn Segment>) -> u32 {
+        let address = Arc::as_ptr(segment).addr();
+        let mut adopted = self.adopted.lock();
+        // No other segment has the address while this table knows it.
+        if let Some((known, number)) = adopted.get(&address)
+            && known.strong_count() > 0
+        {
+            return *number;
+        }
+        if adopted.len() == adopted.capacity() {
+            adopted.retain(|_, (segment, _)| segment.strong_count() > 0);
+        }
+        let number = self.next_segment_number();
+        adopted.insert(address, (Arc::downgrade(segment), number));
+        number
     }
 
     /// Returns the fields that handles to an object have in common.
@@ -195,14 +220,16 @@ impl ContextCore {
         self.imports.attachment(fields, &self.origin, deadline)
     }
 
-    /// Fetches the memory that a handle names, from whoever answers for it.
-    pub(crate) fn fetch(
+    /// Calls `fetch` with the attachment to whoever answers for the memory that a handle names, and returns
+    /// that one, too.
+    pub(crate) fn from_either<R>(
         &self,
         fields: &Fields,
-        access: Access,
         deadline: &Deadline,
-    ) -> Result<(Arc<Attachment>, Fetched)> {
-        self.imports.fetch(fields, access, &self.origin, deadline)
+        fetch: impl FnMut(&Attachment) -> Result<R>,
+    ) -> Result<(Arc<Attachment>, R)> {
+        self.imports
+            .from_either(fields, &self.origin, deadline, fetch)
     }
 
     /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.

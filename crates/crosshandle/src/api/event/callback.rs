@@ -44,7 +44,9 @@ fn call_in_turn(call: Call) {
     drop(due);
     match had_job {
         // It may still wait for a thread.
-        true => background::start_missing_threads(),
+        true => {
+            background::start_missing_threads();
+        }
         false => background::run_blocking(make_calls),
     }
 }
@@ -77,6 +79,8 @@ impl Waiter for Callback {
 /// Has a function called when an event has reached a value.
 pub(super) fn on_signal(event: &Event, value: u64, function: Function) -> Result<Subscription> {
     if let Some(result) = event.core.result(value) {
+        // Perhaps no thread awaits anything, which would try again to start one.
+        background::ensure_thread()?;
         call_in_turn(Box::new(move || function(waited(result))));
         return Ok(Subscription(None));
     }

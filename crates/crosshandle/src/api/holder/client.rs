@@ -421,7 +421,7 @@ impl Holder {
         }
         let mut buffer = vec![0; MAX_MESSAGE_BYTES + LIST_SLACK];
         let received: Received<Granted<PeerDescriptor>> =
-            socket::receive_until(&stream, &mut buffer, Some(deadline))?;
+            socket::receive_until(&stream, &mut buffer, 0, Some(deadline))?;
         let len = match received {
             Received::Message(len, _) => len,
             Received::Unwanted => return Err(Errno::PROTO),

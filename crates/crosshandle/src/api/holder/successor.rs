@@ -84,6 +84,9 @@ impl Change {
     }
 }
 
+/// The most descriptors that come with one change.
+const MAX_FILES: usize = 2;
+
 /// A holder's successor, as the holder knows it.
 pub(super) struct Successor {
     stream: KeptFromChildren,
@@ -237,7 +240,7 @@ pub(super) fn follow(
         if is_to_stop(stream, stop)? {
             return Ok(None);
         }
-        let received = socket::receive_until::<OwnedFd>(stream, &mut buffer, None);
+        let received = socket::receive_until::<OwnedFd>(stream, &mut buffer, MAX_FILES, None);
         let (len, files): (usize, Granted<OwnedFd>) = match received {
             Ok(Received::Message(len, files)) => (len, files),
             Ok(Received::HungUp) | Err(Errno::CONNRESET) => break,

@@ -31,9 +31,9 @@ impl Adopted {
     ) -> Self {
         Self {
             core: Arc::clone(core),
-            segment,
             // Importers unmap the whole allocation when they have closed what they opened.
-            number: core.next_segment_number(),
+            number: core.number_of_adopted(&segment),
+            segment,
             offset,
             len,
             exports: ExportCells::default(),
@@ -68,9 +68,9 @@ impl Adopted {
         &self.core
     }
 
-    /// Returns whether it is all of the program's allocation.
+    /// Returns whether it is all of one allocation of the program's.
     pub(super) fn is_whole(&self) -> bool {
-        self.offset == 0 && self.len == self.segment.len()
+        self.offset == 0 && self.len == self.segment.len() && self.segment.pieces().is_none()
     }
 
     /// Lets a holder answer for the memory.

@@ -254,8 +254,8 @@ impl Memory {
             Source::Adopted(adopted) => {
                 if !adopted.is_whole() {
                     return Err(Error::Unsupported(
-                        "only the whole of an allocation can be handed over, and this is a part of one \
-                         that the program made with the driver"
+                        "only the whole of one allocation can be handed over, and this is a part of one \
+                         that the program made with the driver, or consists of several"
                             .into(),
                     ));
                 }

@@ -4,7 +4,7 @@ use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crate::error::Error;
 use crate::ipc::broker::address;
 use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
-use crate::os::socket::{self, Granted, Guard, Received};
+use crate::os::socket::{self, FEW_DESCRIPTORS, Granted, Guard, Received};
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use crate::types::report::ProcessReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -231,7 +231,14 @@ impl Question {
     fn answer(&self) -> Option<Result<ProcessReport, Error>> {
         let mut buffer = [0; REPLY_SIZE];
         // The last words of a process that did not read the question come behind the reset.
-        let mut receive = || socket::receive_until(&self.stream, &mut buffer, Some(Instant::now()));
+        let mut receive = || {
+            socket::receive_until(
+                &self.stream,
+                &mut buffer,
+                FEW_DESCRIPTORS,
+                Some(Instant::now()),
+            )
+        };
         let received: Result<Received<Granted<PeerDescriptor>>, _> = match receive() {
             Err(Errno::CONNRESET) => receive(),
             received => received,

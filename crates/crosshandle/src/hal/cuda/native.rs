@@ -110,7 +110,15 @@ impl NativeContext for CudaContext {
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
-        external::adopt(self.gpu(), address, len)
+        let mut adopted = external::adopt(self.gpu(), &[(address, len)])?;
+        Ok(adopted.remove(0))
+    }
+
+    unsafe fn adopt_memory_parts(
+        &self,
+        parts: &[(usize, usize)],
+    ) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
+        external::adopt(self.gpu(), parts)
     }
 }
 

@@ -138,6 +138,12 @@ pub(super) const CLOCK_PAUSE_NS: u64 = 100_000_000;
 
 // The driver's own calls.
 
+/// The part of the process's descriptors that are kept ahead for importers of memory of many pieces: one in
+/// this many. Halved: programs with a low limit have fewer for themselves. Doubled: importers of more
+/// pieces wait for the exporter's driver, some 25 µs a piece, as far as their own driver is not
+/// slower.
+pub(super) const KEPT_PART: u64 = 4;
+
 /// Operations on words that one call takes. Measured: two take little longer than one. Halved: more
 /// calls for commands with many waits. Doubled: each call copies more.
 pub(super) const WORD_OPS_PER_CALL: usize = 8;

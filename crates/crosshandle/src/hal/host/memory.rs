@@ -36,8 +36,20 @@ impl File {
         if let Some(file) = self.read_only.get() {
             return Ok(Arc::clone(file));
         }
-        let file = memfd::reopen_read_only(self.writable.as_fd()).map_err(no_read_only)?;
-        Ok(Arc::clone(self.read_only.get_or_init(|| Arc::new(file))))
+        let file = self.lend(access)?;
+        Ok(Arc::clone(self.read_only.get_or_init(|| file)))
+    }
+
+    /// Returns a descriptor as [`descriptor`](Self::descriptor) does, but keeps none that it makes.
+    fn lend(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        match (access, self.read_only.get()) {
+            (Access::ReadWrite, _) => Ok(Arc::clone(&self.writable)),
+            (Access::ReadOnly, Some(file)) => Ok(Arc::clone(file)),
+            (Access::ReadOnly, None) => {
+                let file = memfd::reopen_read_only(self.writable.as_fd()).map_err(no_read_only)?;
+                Ok(Arc::new(file))
+            }
+        }
     }
 }
 
@@ -210,6 +222,10 @@ impl Shared for PhysicalFile {
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
         self.file.descriptor(access)
     }
+
+    fn lend(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        self.file.lend(access)
+    }
 }
 
 /// Reserved addresses.
@@ -253,6 +269,10 @@ impl AddressRange for HostRange {
         self.0
             .vacate(offset, len)
             .map_err(Error::memory("unmapping physical memory", len))
+    }
+
+    fn keeps_memory(&self) -> bool {
+        true
     }
 
     fn set_access(&self, offset: usize, len: usize, access: Access) -> Result<()> {

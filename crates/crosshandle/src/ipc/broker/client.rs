@@ -4,8 +4,8 @@
 use super::address::{self, PeerPolicy};
 use super::admission::{Admission, Limits, Number, Verdict};
 use super::protocol::{
-    BackendBlob, BadMessage, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
-    program_text,
+    BackendBlob, BadMessage, PiecePart, PieceTable, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal,
+    Reply, Request, program_text,
 };
 use super::reports;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use crate::ipc::record::Credential;
 use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
 use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::process;
-use crate::os::socket::{self, Guard, Peer, Pending, Received};
+use crate::os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crate::sync::{HashMap, Mutex};
 use crate::threads::disposer::{Disposal, PeerStream};
 use crate::threads::driver_jobs;
@@ -49,9 +49,14 @@ pub(crate) trait Exports: Send + Sync {
     /// Returns the chunks of the catalog and of an importer's ledger that a record lies in.
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
-    /// Finds memory for an importer.
-    fn memory(&self, owner: u16, credential: &Credential, access: Access)
-    -> Result<Fetch, Refusal>;
+    /// Finds memory for an importer; of memory that consists of pieces, some from number `first` on.
+    fn memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+        first: u32,
+    ) -> Result<Fetch, Refusal>;
 
     /// Finds the arena of an event, and the file of locks.
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
@@ -93,9 +98,45 @@ pub(crate) struct Attached {
 /// The answer to a request for an object.
 pub(crate) enum Fetch {
     /// The object is ready.
-    Ready(Fetched),
+    Ready(Supply),
     /// The object takes a call, which may block in a driver.
-    CallsDriver(Box<dyn FnOnce() -> Result<Fetched, Refusal> + Send>),
+    CallsDriver(Box<dyn FnOnce() -> Result<Supply, Refusal> + Send>),
+}
+
+/// What an importer gets of an object.
+pub(crate) enum Supply {
+    /// The object's own descriptor.
+    Whole(Fetched),
+    /// Descriptors of some of its pieces.
+    Pieces(FetchedPieces),
+}
+
+/// Some pieces of a segment that consists of pieces.
+pub(crate) struct FetchedPieces {
+    /// The number that handles give the segment.
+    pub(crate) segment: u32,
+    /// Bytes in the segment.
+    pub(crate) len: u64,
+    pub(crate) batch: PieceBatch,
+}
+
+/// Pieces that cross with one message.
+pub(crate) struct PieceBatch {
+    /// The number of all pieces of the segment.
+    pub(crate) total: u32,
+    /// The number of the first piece here.
+    pub(crate) first: u32,
+    pub(crate) files: Vec<PieceFile>,
+    /// The blob of each piece that the exporter's backend sends to the importer's.
+    pub(crate) note: BackendBlob,
+}
+
+/// A piece on its way.
+pub(crate) struct PieceFile {
+    pub(crate) file: Arc<OwnedFd>,
+    pub(crate) part: PiecePart,
+    /// What to drop after `file`, of a descriptor that a peer sent.
+    pub(crate) disposal: Option<Disposal>,
 }
 
 /// An object's descriptor and what belongs to it.
@@ -312,6 +353,7 @@ enum Seat {
 /// An answer: the reply, and the descriptors that go along.
 struct Answer {
     reply: Reply,
+    pieces: Option<PieceTable>,
     files: Vec<Arc<OwnedFd>>,
 }
 
@@ -319,6 +361,7 @@ impl Answer {
     fn new(reply: Reply, files: impl Into<Vec<Arc<OwnedFd>>>) -> Self {
         Self {
             reply,
+            pieces: None,
             files: files.into(),
         }
     }
@@ -443,9 +486,12 @@ impl Client {
                 let sent = arena.map(|files| Answer::new(Reply::Sent, files));
                 return self.answer(sent, serial);
             }
-            Request::Memory { credential, access } => {
-                self.with_exports(|exports, owner| exports.memory(owner, &credential, access))
-            }
+            Request::Memory {
+                credential,
+                access,
+                first,
+            } => self
+                .with_exports(|exports, owner| exports.memory(owner, &credential, access, first)),
             Request::Mirror(credential) => {
                 self.with_exports(|exports, _| exports.mirror(&credential))
             }
@@ -506,17 +552,31 @@ impl Client {
         {
             REFUSALS.fetch_add(1, Ordering::Relaxed);
         }
+        let answer = answer.and_then(|answer| self.within_bounds(answer));
         let answer = answer.unwrap_or_else(|refusal| {
             observe::refused(refusal.reason(), self.pid);
             Answer::new(Reply::Refused(refusal), [])
         });
         let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
-        let bytes = answer.reply.encode(serial);
+        let mut bytes = Vec::from(answer.reply.encode(serial));
+        if let Some(pieces) = &answer.pieces {
+            pieces.encode(&mut bytes);
+        }
         let send = || socket::send(&self.stream, &bytes, &files);
         match send() {
             // Once more: to hang up would tell the importer that this process is dead.
             Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN) => send(),
             result => result,
+        }
+    }
+
+    /// Refuses many descriptors to an importer that has not taken the last ones: what is under way counts
+    /// against the descriptors of this process's user.
+    fn within_bounds(&self, answer: Answer) -> Result<Answer, Refusal> {
+        match answer.files.len() <= FEW_DESCRIPTORS || socket::has_unread(&self.stream) == Ok(false)
+        {
+            true => Ok(answer),
+            false => Err(Refusal::Busy),
         }
     }
 
@@ -613,10 +673,36 @@ impl Client {
 
 /// Returns the answer to a request for an object. Importers ask for a mirror whether there is one or not, so
 /// that there is none is no refusal.
-fn as_answer(fetched: Result<Fetched, Refusal>, is_mirror: bool) -> Result<Answer, Refusal> {
+fn as_answer(fetched: Result<Supply, Refusal>, is_mirror: bool) -> Result<Answer, Refusal> {
     match fetched {
         Err(none @ Refusal::Stale) if is_mirror => Ok(Answer::new(Reply::Refused(none), [])),
         fetched => fetched.map(Into::into),
+    }
+}
+
+impl From<Supply> for Answer {
+    fn from(supply: Supply) -> Self {
+        match supply {
+            Supply::Whole(fetched) => fetched.into(),
+            Supply::Pieces(FetchedPieces {
+                segment,
+                len,
+                batch,
+            }) => {
+                let note = batch.note;
+                let part = |piece: &PieceFile| piece.part;
+                let table = PieceTable {
+                    total: batch.total,
+                    first: batch.first,
+                    parts: batch.files.iter().map(part).collect(),
+                };
+                Self {
+                    reply: Reply::Pieces { segment, len, note },
+                    pieces: Some(table),
+                    files: batch.files.into_iter().map(|piece| piece.file).collect(),
+                }
+            }
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::address::{self, PeerPolicy};
 use super::deadline::Deadline;
-use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
+use super::protocol::{BadMessage, MAX_REPLY_MESSAGE, PieceTable, Refusal, Reply, Request, Serial};
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::tuning::EXPORTER_LOOK_INTERVAL;
-use crate::os::socket::{self, Granted, Guard, Peer, Received};
+use crate::os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received};
 use crate::sync::{Condvar, Mutex};
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use rustix::io::Errno;
@@ -59,6 +59,37 @@ pub(crate) struct Connection {
     watched: Option<u64>,
 }
 
+/// An exporter's answer, and what came along.
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    pub(crate) pieces: Option<PieceTable>,
+    pub(crate) granted: Granted<PeerDescriptor>,
+}
+
+/// The right to ask, until this is dropped.
+struct QuestionTurn<'a> {
+    connection: &'a Connection,
+    /// The number of the question.
+    serial: Serial,
+}
+
+impl QuestionTurn<'_> {
+    /// Takes the number of another question.
+    fn renew(&mut self) {
+        self.serial = self.connection.questions.lock().next();
+    }
+}
+
+impl Drop for QuestionTurn<'_> {
+    fn drop(&mut self) {
+        let mut questions = self.connection.questions.lock();
+        questions.is_busy = false;
+        if questions.waiting > 0 {
+            self.connection.question_over.notify_one();
+        }
+    }
+}
+
 #[derive(Default)]
 struct Questions {
     /// The number of the latest question.
@@ -67,6 +98,13 @@ struct Questions {
     is_busy: bool,
     /// The number of threads that wait to ask.
     waiting: u32,
+}
+
+impl Questions {
+    fn next(&mut self) -> Serial {
+        self.serial = self.serial.wrapping_add(1).max(1);
+        self.serial
+    }
 }
 
 impl Connection {
@@ -141,19 +179,46 @@ impl Connection {
         request: Request,
         deadline: &Deadline,
     ) -> Result<(Reply, [PeerDescriptor; N])> {
-        let serial = self.await_turn(deadline)?;
-        let result = self.exchange(request, serial, deadline.get());
-        let mut questions = self.questions.lock();
-        questions.is_busy = false;
-        if questions.waiting > 0 {
-            self.question_over.notify_one();
+        let turn = self.await_turn(deadline)?;
+        let answer = self
+            .send(request, &turn)
+            .and_then(|()| self.receive(&turn, deadline.get()));
+        drop(turn);
+        let answer = answer?;
+        if answer.pieces.is_some() {
+            return Err(Error::Protocol("it answers another question"));
         }
-        drop(questions);
-        let (reply, granted) = result?;
-        let granted = granted.into_vec().try_into();
+        let granted = answer.granted.into_vec().try_into();
         let granted =
             granted.map_err(|_| Error::Protocol("it came with another number of descriptors"))?;
-        Ok((reply, granted))
+        Ok((answer.reply, granted))
+    }
+
+    /// Asks a question and the ones that follow from the answers. `next` looks at an answer, and returns the
+    /// next question if there is one: it is asked before `take` gets the answer, so that both sides work
+    /// at the same time. Other threads ask nothing until it is over.
+    pub(crate) fn converse(
+        &self,
+        first: Request,
+        deadline: &Deadline,
+        mut next: impl FnMut(&Answer) -> Result<Option<Request>>,
+        mut take: impl FnMut(Answer) -> Result<()>,
+    ) -> Result<()> {
+        let mut turn = self.await_turn(deadline)?;
+        self.send(first, &turn)?;
+        loop {
+            let answer = self.receive(&turn, deadline.get())?;
+            let question = next(&answer)?;
+            if let Some(question) = question {
+                turn.renew();
+                self.send(question, &turn)?;
+            }
+            // If it fails, the answer that is under way is told from later ones by its number.
+            take(answer)?;
+            if question.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Asks a question whose answer comes with `N` descriptors of memory.
@@ -197,8 +262,8 @@ impl Connection {
         self.stream.hang_up();
     }
 
-    /// Waits until no other thread asks, and returns the number of the caller's question.
-    fn await_turn(&self, deadline: &Deadline) -> Result<Serial> {
+    /// Waits until no other thread asks, and returns the right to ask.
+    fn await_turn(&self, deadline: &Deadline) -> Result<QuestionTurn<'_>> {
         // A condition variable's clock has an end.
         let timeout = deadline.left().unwrap_or(Duration::MAX);
         let timeout = timeout.min(Duration::from_secs(1 << 32));
@@ -217,42 +282,49 @@ impl Connection {
             ));
         }
         questions.is_busy = true;
-        questions.serial = questions.serial.wrapping_add(1).max(1);
-        Ok(questions.serial)
+        let serial = questions.next();
+        drop(questions);
+        Ok(QuestionTurn {
+            connection: self,
+            serial,
+        })
     }
 
-    fn exchange(
-        &self,
-        request: Request,
-        serial: Serial,
-        deadline: Option<Instant>,
-    ) -> Result<(Reply, Granted<PeerDescriptor>)> {
-        let gone = || {
-            self.has_hung_up.store(true, Ordering::Relaxed);
-            Error::ExporterGone { pid: self.pid }
-        };
-        let lost = |errno| match errno {
-            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
+    fn gone(&self) -> Error {
+        self.has_hung_up.store(true, Ordering::Relaxed);
+        Error::ExporterGone { pid: self.pid }
+    }
+
+    fn lost(&self, errno: Errno) -> Error {
+        match errno {
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => self.gone(),
             errno => Error::os("talking to the exporter")(errno),
-        };
-        match socket::send(&self.stream, &request.encode(serial), &[]) {
-            // It has hung up, but may have said before why.
-            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
-            Err(errno) => return Err(lost(errno)),
         }
+    }
+
+    fn send(&self, request: Request, turn: &QuestionTurn<'_>) -> Result<()> {
+        match socket::send(&self.stream, &request.encode(turn.serial), &[]) {
+            // It has hung up, but may have said before why.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(errno) => Err(self.lost(errno)),
+        }
+    }
+
+    fn receive(&self, turn: &QuestionTurn<'_>, deadline: Option<Instant>) -> Result<Answer> {
         let mut was_reset = false;
-        let mut buffer = [0; REPLY_SIZE];
-        let (reply, granted) = loop {
+        let mut buffer = [0; MAX_REPLY_MESSAGE];
+        let answer = loop {
             let late = Error::TimedOut("waiting for the exporter's answer");
             let received = wait(deadline, &self.directory, self.watched, |slice| {
-                socket::receive_until(&self.stream, &mut buffer, slice)
+                // Also of late answers to questions that were given up, which may come with many.
+                socket::receive_until(&self.stream, &mut buffer, MAX_DESCRIPTORS, slice)
             });
             let (len, granted) = match received {
                 Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::Unwanted) => {
                     return Err(Error::Protocol("it came with too many descriptors"));
                 }
-                Ok(Received::HungUp) => return Err(gone()),
+                Ok(Received::HungUp) => return Err(self.gone()),
                 // For good, so no other connection would do.
                 Err(Errno::OWNERDEAD) => return Err(Error::ExporterGone { pid: self.pid }),
                 Err(Errno::TIMEDOUT) => return Err(late),
@@ -261,12 +333,19 @@ impl Connection {
                     was_reset = true;
                     continue;
                 }
-                Err(errno) => return Err(lost(errno)),
+                Err(errno) => return Err(self.lost(errno)),
             };
-            match Reply::decode(&buffer[..len]) {
-                Ok((reply, of)) if of == serial => break (reply, granted),
-                // The broker could not even read the question.
-                Ok((reply @ Reply::Refused(_), 0)) => break (reply, granted),
+            match Reply::read(&buffer[..len]) {
+                Ok((reply, of, pieces))
+                    // The broker could not even read the question.
+                    if of == turn.serial || (of == 0 && matches!(reply, Reply::Refused(_))) =>
+                {
+                    break Answer {
+                        reply,
+                        pieces,
+                        granted,
+                    };
+                }
                 // Late: it belongs to a question that was given up.
                 Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
                 Ok(_) => return Err(late),
@@ -276,10 +355,10 @@ impl Connection {
                 Err(BadMessage::Malformed(what)) => return Err(Error::Protocol(what)),
             }
         };
-        if let Reply::Refused(refusal) = reply {
+        if let Reply::Refused(refusal) = answer.reply {
             return Err(self.explain(refusal));
         }
-        Ok((reply, granted))
+        Ok(answer)
     }
 
     fn explain(&self, refusal: Refusal) -> Error {

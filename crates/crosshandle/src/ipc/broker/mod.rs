@@ -20,10 +20,10 @@ mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub(crate) use client::{
-    Attached, Client, Exports, Fetch, Fetched, Newcomer, hold, local_exports, publish,
-    release_held, withdraw,
+    Attached, Client, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceBatch, PieceFile,
+    Supply, hold, local_exports, publish, release_held, withdraw,
 };
-pub(crate) use connection::{Connection, Route};
+pub(crate) use connection::{Answer, Connection, Route};
 pub(crate) use deadline::Deadline;
 pub(crate) use held::{HolderDirectory, control_path};
 pub(crate) use listener::{Broker, HeldListener};

@@ -6,6 +6,7 @@
 use crate::handle::Key;
 use crate::ipc::record::{Credential, Record};
 use crate::observe::Reason;
+use crate::os::socket::MAX_DESCRIPTORS;
 use crate::types::Access;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -15,8 +16,13 @@ const MAGIC: [u8; 4] = *b"XHBR";
 pub(crate) const VERSION: u16 = 7;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
-/// Bytes in a reply.
+/// Bytes in a reply, without the table of pieces that may follow it in the same message.
 pub(crate) const REPLY_SIZE: usize = size_of::<RawReply>();
+/// Bytes of the longest message with a reply.
+pub(crate) const MAX_REPLY_MESSAGE: usize = REPLY_SIZE + PieceTable::size(MAX_DESCRIPTORS);
+
+/// The most pieces that memory consists of: all of a large GPU's memory, in the smallest pieces.
+pub(crate) const MAX_PIECES: usize = 1 << 17;
 
 /// Bytes of the longest blob.
 const BLOB_BYTES: usize = 128;
@@ -74,10 +80,13 @@ pub(crate) enum Request {
     },
     /// Asks for the chunks of catalog and ledger that the object's record lies in.
     Chunk(Credential),
-    /// Asks for memory. Answered with its descriptor.
+    /// Asks for memory. Answered with its descriptor; or, if the memory consists of pieces, with those of
+    /// some pieces from number `first` on.
     Memory {
         credential: Credential,
         access: Access,
+        /// 0 for memory that does not consist of pieces.
+        first: u32,
     },
     /// Asks for an event's arena. Answered with its descriptor, and that of the file in which the
     /// processes that signal events show that they live.
@@ -117,8 +126,88 @@ pub(crate) enum Reply {
         len: u64,
         note: BackendBlob,
     },
+    /// The number and the size of a segment that consists of pieces, and the backend's blob for each. A
+    /// [`PieceTable`] follows the reply, and the descriptors of the pieces in it come along.
+    Pieces {
+        segment: u32,
+        len: u64,
+        note: BackendBlob,
+    },
     /// The broker refuses.
     Refused(Refusal),
+}
+
+/// A piece's part of the memory behind a descriptor, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PiecePart {
+    /// The length of all memory behind the descriptor.
+    pub(crate) whole: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// The pieces whose descriptors come with a message, in their order in the segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PieceTable {
+    /// The number of all pieces of the segment.
+    pub(crate) total: u32,
+    /// The number of the first piece here.
+    pub(crate) first: u32,
+    /// At least one, and at most [`MAX_DESCRIPTORS`].
+    pub(crate) parts: Vec<PiecePart>,
+}
+
+impl PieceTable {
+    /// Returns the bytes of a table of so many pieces.
+    const fn size(pieces: usize) -> usize {
+        8 + 24 * pieces
+    }
+
+    /// Appends the table to a reply.
+    pub(crate) fn encode(&self, message: &mut Vec<u8>) {
+        message.extend(self.total.to_le_bytes());
+        message.extend(self.first.to_le_bytes());
+        for PiecePart { whole, offset, len } in &self.parts {
+            message.extend(whole.to_le_bytes());
+            message.extend(offset.to_le_bytes());
+            message.extend(len.to_le_bytes());
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let bad = BadMessage::Malformed("pieces");
+        let (head, parts) = bytes.split_first_chunk::<8>().ok_or(bad)?;
+        let [total, first]: [U32; 2] = zerocopy::transmute!(*head);
+        let (parts, rest) = parts.as_chunks::<24>();
+        if !rest.is_empty() || parts.is_empty() || parts.len() > MAX_DESCRIPTORS {
+            return Err(bad);
+        }
+        let end = u64::from(first.get()) + parts.len() as u64;
+        if total.get() as usize > MAX_PIECES || end > u64::from(total.get()) {
+            return Err(bad);
+        }
+        let part = |bytes: &[u8; 24]| {
+            let [whole, offset, len]: [U64; 3] = zerocopy::transmute!(*bytes);
+            PiecePart {
+                whole: whole.get(),
+                offset: offset.get(),
+                len: len.get(),
+            }
+        };
+        let parts: Vec<_> = parts.iter().map(part).collect();
+        let is_bad = |PiecePart { whole, offset, len }: &PiecePart| {
+            let end = offset.checked_add(*len);
+            *len == 0 || end.is_none_or(|end| end > *whole)
+        };
+        if parts.iter().any(is_bad) {
+            return Err(bad);
+        }
+        Ok(Self {
+            total: total.get(),
+            first: first.get(),
+            parts,
+        })
+    }
 }
 
 /// The reason why the broker refuses a request.
@@ -164,6 +253,7 @@ struct RawRequest {
     magic: [u8; 4],
     version: U16,
     operation: U16,
+    /// The context's number, or that of the first piece.
     context: U32,
     record: U32,
     generation: U64,
@@ -200,6 +290,7 @@ const DESCRIBE: u16 = 6;
 const ATTACHED: u32 = 1;
 const SENT: u32 = 2;
 const FETCHED: u32 = 3;
+const PIECES: u32 = 4;
 
 /// The number of a question on its connection. The answer has the same one, so that a late answer
 /// is told from the next one.
@@ -241,8 +332,9 @@ impl Request {
                 raw.context = context.into();
                 raw.program = program;
             }
-            Self::Memory { access, .. } => {
+            Self::Memory { access, first, .. } => {
                 raw.access = u32::from(access == Access::ReadWrite).into();
+                raw.context = first.into();
             }
             _ => {}
         }
@@ -273,6 +365,7 @@ impl Request {
                     0 => Access::ReadOnly,
                     _ => Access::ReadWrite,
                 },
+                first: raw.context.get(),
             },
             ARENA => Self::Arena(credential),
             MIRROR => Self::Mirror(credential),
@@ -311,8 +404,12 @@ impl Reply {
                 raw.note_len = u32::from(locks_ledger).into();
             }
             Self::Sent => raw.content = SENT.into(),
-            Self::Fetched { segment, len, note } => {
-                raw.content = FETCHED.into();
+            Self::Fetched { segment, len, note } | Self::Pieces { segment, len, note } => {
+                raw.content = match self {
+                    Self::Pieces { .. } => PIECES,
+                    _ => FETCHED,
+                }
+                .into();
                 raw.number = segment.into();
                 raw.len = len.into();
                 raw.note_len = (note.len as u32).into();
@@ -323,6 +420,21 @@ impl Reply {
         zerocopy::transmute!(raw)
     }
 
+    /// Reads a message: a reply, and the table of pieces if it has one.
+    pub(crate) fn read(bytes: &[u8]) -> Result<(Self, Serial, Option<PieceTable>), BadMessage> {
+        let (reply, rest) = bytes
+            .split_at_checked(REPLY_SIZE)
+            .ok_or(BadMessage::Malformed("wrong size"))?;
+        let (reply, serial) = Self::decode(reply)?;
+        let table = match reply {
+            Self::Pieces { .. } => Some(PieceTable::decode(rest)?),
+            _ if rest.is_empty() => None,
+            _ => return Err(BadMessage::Malformed("wrong size")),
+        };
+        Ok((reply, serial, table))
+    }
+
+    /// Reads a message that is a reply without a table.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Serial), BadMessage> {
         let raw =
             RawReply::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
@@ -335,6 +447,11 @@ impl Reply {
             },
             (0, SENT) => Self::Sent,
             (0, FETCHED) if raw.len != 0 => Self::Fetched {
+                segment: raw.number.get(),
+                len: raw.len.get(),
+                note: BackendBlob::decode(raw.note_len.get(), raw.note)?,
+            },
+            (0, PIECES) if raw.len != 0 => Self::Pieces {
                 segment: raw.number.get(),
                 len: raw.len.get(),
                 note: BackendBlob::decode(raw.note_len.get(), raw.note)?,

@@ -1,8 +1,8 @@
 //! The contract of a backend whose driver has events that cross processes.
 
 use crate::error::Result;
-use crate::ipc::broker::Fetched;
-use crate::ipc::broker::protocol::BackendBlob;
+use crate::ipc::broker::protocol::{BackendBlob, PiecePart};
+use crate::ipc::broker::{Fetched, PieceBatch};
 use crate::ipc::records::Shared;
 use crate::threads::disposer::Disposal;
 use std::os::fd::OwnedFd;
@@ -27,6 +27,22 @@ impl From<Fetched> for Import {
             note: fetched.note,
             _disposal: fetched.disposal,
         }
+    }
+}
+
+impl PieceBatch {
+    /// Returns the pieces for a backend, each with its part.
+    pub(crate) fn imports(self) -> impl Iterator<Item = (Import, PiecePart)> {
+        let note = self.note;
+        self.files.into_iter().map(move |piece| {
+            let import = Import {
+                file: piece.file,
+                len: usize::try_from(piece.part.whole).unwrap_or(usize::MAX),
+                note,
+                _disposal: piece.disposal,
+            };
+            (import, piece.part)
+        })
     }
 }
 

@@ -28,6 +28,14 @@ pub(crate) struct Allocation {
     pub(super) handle: CUmemGenericAllocationHandle,
 }
 
+impl Allocation {
+    /// Returns whether both are handles of the same allocation, in this process. While one of them lives, no
+    /// other allocation has its number.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
+}
+
 impl Drop for Allocation {
     fn drop(&mut self) {
         if process::is_forked() {
@@ -170,7 +178,7 @@ impl Driver {
     /// Sets a device's access to mapped memory.
     ///
     /// # Safety
-    /// Exactly what one call of [`map`](Self::map) mapped; if access is reduced, no use that needs
+    /// Exactly what one call of [`map`](Self::map) mapped, or several with nothing between them; if access is reduced, no use that needs
     /// more is outstanding.
     pub(crate) unsafe fn set_access(
         &self,

@@ -149,6 +149,11 @@ impl Driver {
 }
 
 impl Found {
+    /// Returns the address behind the allocation.
+    pub(crate) fn end(&self) -> usize {
+        self.start as usize + self.len
+    }
+
     /// Refuses an allocation that neither the older way of sharing nor a descriptor can carry.
     pub(crate) fn check_shareable(&self) -> Result<()> {
         let reason = if !self.is_device {

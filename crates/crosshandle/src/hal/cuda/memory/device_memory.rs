@@ -5,13 +5,16 @@ use crate::hal::Segment;
 use crate::hal::cuda::device::Gpu;
 use crate::hal::cuda::driver::{Allocation, DeviceAddress};
 use crate::hal::cuda::scheduler;
+use crate::hal::cuda::tuning::KEPT_PART;
 use crate::ipc::Shared;
 use crate::os::descriptor;
 use crate::os::descriptor::FileKind;
 use crate::os::mapping::HUGE_PAGE;
 use crate::types::{Access, Address, SharedBytes};
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The number under which Linux knows all devices of the NVIDIA driver.
@@ -25,7 +28,31 @@ pub(crate) struct CudaPhysical {
     /// Made when the memory is first exported. The driver knows only one kind of descriptor, which
     /// allows everything: an importer's own driver makes sure that it only reads.
     descriptor: OnceLock<Arc<OwnedFd>>,
+    /// Made ahead for importers of many pieces.
+    kept: OnceLock<(Arc<OwnedFd>, KeptSlot)>,
     is_imported: bool,
+}
+
+/// The right to keep a descriptor of a piece ahead.
+struct KeptSlot;
+
+/// Descriptors of pieces that are kept.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
+impl KeptSlot {
+    /// Takes one, unless many of this process's descriptors are kept already.
+    fn take() -> Option<Self> {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let next = |kept: u64| (kept < limit / KEPT_PART).then_some(kept + 1);
+        let taken = KEPT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        taken.is_ok().then_some(Self)
+    }
+}
+
+impl Drop for KeptSlot {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl CudaPhysical {
@@ -52,6 +79,7 @@ impl CudaPhysical {
             gpu: Arc::clone(gpu),
             len,
             descriptor: OnceLock::new(),
+            kept: OnceLock::new(),
             is_imported: false,
         })
     }
@@ -73,6 +101,7 @@ impl CudaPhysical {
             len,
             // The driver keeps the memory now; the descriptor goes.
             descriptor: OnceLock::new(),
+            kept: OnceLock::new(),
             is_imported: true,
         })
     }
@@ -84,12 +113,24 @@ impl CudaPhysical {
             allocation,
             len,
             descriptor: OnceLock::new(),
+            kept: OnceLock::new(),
             is_imported: false,
         }
     }
 
     pub(crate) fn allocation(&self) -> &Allocation {
         &self.allocation
+    }
+
+    /// Makes a descriptor.
+    fn export(&self) -> Result<OwnedFd> {
+        if self.is_imported {
+            return Err(Error::invalid("only the exporter of memory can share it"));
+        }
+        let _current = self.gpu.enter()?;
+        let file = self.gpu.driver().export_memory(&self.allocation)?;
+        descriptor::close_on_exec(&file).map_err(Error::os("exporting device memory"))?;
+        Ok(file)
     }
 }
 
@@ -103,17 +144,33 @@ impl Shared for CudaPhysical {
     }
 
     fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
-        if self.is_imported {
-            return Err(Error::invalid("only the exporter of memory can share it"));
-        }
         if let Some(file) = self.descriptor.get() {
             return Ok(Arc::clone(file));
         }
         // Two threads may do it at once: both get the same descriptor.
-        let _current = self.gpu.enter()?;
-        let file = self.gpu.driver().export_memory(&self.allocation)?;
-        descriptor::close_on_exec(&file).map_err(Error::os("exporting device memory"))?;
+        let file = self.export()?;
         Ok(Arc::clone(self.descriptor.get_or_init(|| Arc::new(file))))
+    }
+
+    fn prepare_to_lend(&self) -> Result<()> {
+        // Ahead, as long as there are few: the driver takes some time for each, and importers wait.
+        if self.lends_by_driver()
+            && let Some(slot) = KeptSlot::take()
+        {
+            let _ = self.kept.set((Arc::new(self.export()?), slot));
+        }
+        Ok(())
+    }
+
+    fn lend(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        match (self.descriptor.get(), self.kept.get()) {
+            (Some(file), _) | (None, Some((file, _))) => Ok(Arc::clone(file)),
+            (None, None) => self.export().map(Arc::new),
+        }
+    }
+
+    fn lends_by_driver(&self) -> bool {
+        self.descriptor.get().is_none() && self.kept.get().is_none()
     }
 }
 
@@ -153,6 +210,10 @@ impl Reservation {
 
     pub(crate) fn start(&self) -> Address {
         self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     pub(crate) fn address(&self, offset: usize) -> DeviceAddress {

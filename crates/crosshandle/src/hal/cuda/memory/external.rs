@@ -4,6 +4,9 @@
 //! have a *legacy IPC handle*: 64 bytes with which another process maps all of the allocation,
 //! without keeping it. It travels in a *legacy IPC descriptor*, a small file that stands where a
 //! descriptor of the memory would.
+//!
+//! One range of addresses may have many allocations beneath it, mapped side by side, as torch's expandable
+//! segments have. They are shared as pieces: those that the range touches, as they are now.
 
 use super::device_memory::CudaPhysical;
 use crate::error::{Error, Result};
@@ -11,10 +14,12 @@ use crate::hal::Segment;
 use crate::hal::cuda::device::Gpu;
 use crate::hal::cuda::driver::{DeviceAddress, Found, LegacyHandle};
 use crate::hal::cuda::scheduler::Urgency;
-use crate::ipc::Shared;
+use crate::ipc::{Piece, PiecePart, PieceSet, PiecedMemory, Shared};
 use crate::os::{memfd, process};
 use crate::sync::Mutex;
 use crate::types::{Access, Address, SharedBytes};
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -28,18 +33,83 @@ const NUMBER: Range<usize> = 80..96;
 /// Bytes of a legacy IPC descriptor. No memory has so few: it comes in pages.
 const DESCRIPTOR_BYTES: usize = 96;
 
-/// Returns the allocation of the program that `len` bytes at `address` lie in, and their offset
-/// there.
+/// Returns the allocations of the program that each range lies in, an address and a length, and their
+/// offset there. Ranges in allocations that lie side by side have one segment.
 pub(crate) fn adopt(
     gpu: &Arc<Gpu>,
+    ranges: &[(usize, usize)],
+) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
+    let _current = gpu.enter()?;
+    let mut touched = BTreeMap::new();
+    for (address, len) in ranges {
+        look_along(gpu, &mut touched, *address, *len)?;
+    }
+    let mut segments: BTreeMap<usize, Arc<dyn Segment>> = BTreeMap::new();
+    let mut allocations = touched.into_values().peekable();
+    while let Some(first) = allocations.next() {
+        let start = first.start as usize;
+        let mut run = vec![first];
+        while let (Some(last), Some(next)) = (run.last(), allocations.peek())
+            && !last.has_legacy_handle
+            && !next.has_legacy_handle
+            && last.end() == next.start as usize
+        {
+            run.extend(allocations.next());
+        }
+        segments.insert(start, adopt_run(gpu, &run)?);
+    }
+    let place = |(address, _): &(usize, usize)| {
+        let (start, segment) = segments
+            .range(..=*address)
+            .next_back()
+            .expect("it was looked at");
+        (Arc::clone(segment), address - start)
+    };
+    Ok(ranges.iter().map(place).collect())
+}
+
+/// Looks at the allocations of the program that `len` bytes at `address` lie in, and adds those that are
+/// not known yet.
+fn look_along(
+    gpu: &Arc<Gpu>,
+    known: &mut BTreeMap<usize, Found>,
     address: usize,
     len: usize,
-) -> Result<(Arc<dyn Segment>, usize)> {
-    let driver = gpu.driver();
-    let _current = gpu.enter()?;
-    let found = driver
-        .look_at(address as DeviceAddress)?
-        .ok_or_else(|| Error::invalid(format!("the driver has no memory at {address:#x}")))?;
+) -> Result<()> {
+    let end = address
+        .checked_add(len)
+        .ok_or_else(|| Error::invalid("the bytes end beyond all memory"))?;
+    let mut next = address;
+    while next < end {
+        let before = known.range(..=next).next_back();
+        let found = match before.filter(|(_, found)| next < found.end()) {
+            Some((_, found)) => *found,
+            None => look_at(gpu, next, address)?,
+        };
+        known.insert(found.start as usize, found);
+        if found.has_legacy_handle && found.end() < end {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {address:#x} are not all in one allocation of the driver, but only the \
+                 first {}; share each by itself",
+                found.end() - address.min(found.end())
+            )));
+        }
+        next = found.end();
+    }
+    Ok(())
+}
+
+/// Looks at the allocation at an address, of memory that begins at `start`.
+fn look_at(gpu: &Arc<Gpu>, address: usize, start: usize) -> Result<Found> {
+    let found = gpu.driver().look_at(address as DeviceAddress)?;
+    let found = found.ok_or_else(|| match address == start {
+        true => Error::invalid(format!("the driver has no memory at {address:#x}")),
+        false => Error::invalid(format!(
+            "the driver has no memory at {address:#x}, so only the first {} bytes at {start:#x} can be \
+             shared as one",
+            address - start
+        )),
+    })?;
     found.check_shareable()?;
     if found.device != gpu.handle().number() {
         return Err(Error::invalid(format!(
@@ -47,24 +117,66 @@ pub(crate) fn adopt(
             gpu.info().name
         )));
     }
-    let offset = address - found.start as usize;
-    if found.len - offset < len {
-        return Err(Error::invalid(format!(
-            "{len} bytes at {address:#x} are not all in one allocation of the driver, but only the \
-             first {}; share each by itself",
-            found.len - offset
-        )));
+    Ok(found)
+}
+
+/// Adopts allocations that lie side by side; only one if it has a legacy IPC handle. The device's context
+/// is current.
+fn adopt_run(gpu: &Arc<Gpu>, run: &[Found]) -> Result<Arc<dyn Segment>> {
+    let start = address_of(run[0].start)?;
+    if let [found] = run {
+        return match found.has_legacy_handle {
+            true => Ok(LegacyExport::adopt(gpu, *found, start)?),
+            false => {
+                // Its mapping is the program's; the memory itself is kept.
+                let memory = retain(gpu, *found)?;
+                Ok(Arc::new(AddressSegment { start, memory }))
+            }
+        };
     }
-    let start = address_of(found.start)?;
-    let segment: Arc<dyn Segment> = match found.has_legacy_handle {
-        true => LegacyExport::adopt(gpu, found, start)?,
-        false => {
-            // Its mapping is the program's; the memory itself is kept.
-            let memory = retain(gpu, found)?;
-            Arc::new(AddressSegment { start, memory })
-        }
+    let pieces = run
+        .iter()
+        .map(|found| retain(gpu, *found))
+        .collect::<Result<Vec<_>>>()?;
+    // Who shares the same memory again shares what importers have mapped already.
+    let known: Vec<_> = SETS.lock().iter().filter_map(Weak::upgrade).collect();
+    if let Some(set) = known
+        .iter()
+        .find(|set| set.start == start && set.is_of(&pieces))
+    {
+        return Ok(Arc::clone(set) as _);
+    }
+    let piece = |memory: CudaPhysical| Piece {
+        part: PiecePart {
+            whole: memory.len() as u64,
+            offset: 0,
+            len: memory.len() as u64,
+        },
+        object: Arc::new(memory),
     };
-    Ok((segment, offset))
+    let memory = PiecedMemory(PieceSet::new(pieces.into_iter().map(piece).collect())?);
+    let set = Arc::new(AddressSegment { start, memory });
+    let mut sets = SETS.lock();
+    sets.retain(|set| set.strong_count() > 0);
+    sets.push(Arc::downgrade(&set));
+    drop(sets);
+    Ok(set)
+}
+
+/// Memory of many allocations that was adopted in this process.
+static SETS: Mutex<Vec<Weak<AddressSegment<PiecedMemory>>>> = Mutex::new(Vec::new());
+
+impl AddressSegment<PiecedMemory> {
+    /// Returns whether it consists of the same allocations as other memory.
+    fn is_of(&self, pieces: &[CudaPhysical]) -> bool {
+        let own = self.memory.0.pieces();
+        let is_same = |(own, other): (&Piece, &CudaPhysical)| {
+            let object: &dyn Any = &*own.object;
+            let own = object.downcast_ref::<CudaPhysical>();
+            own.is_some_and(|own| own.allocation().is_same(other.allocation()))
+        };
+        own.len() == pieces.len() && own.iter().zip(pieces).all(is_same)
+    }
 }
 
 fn address_of(start: DeviceAddress) -> Result<Address> {
@@ -91,6 +203,10 @@ impl<S: Shared> Shared for AddressSegment<S> {
 
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
         self.memory.descriptor(access)
+    }
+
+    fn pieces(&self) -> Option<&PieceSet> {
+        self.memory.pieces()
     }
 }
 

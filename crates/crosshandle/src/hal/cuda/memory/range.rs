@@ -4,6 +4,7 @@ use super::device_memory::{CudaPhysical, Reservation};
 use crate::error::{Error, Result};
 use crate::hal::AddressRange;
 use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::scheduler;
 use crate::ipc::Shared;
 use crate::sync::Mutex;
 use crate::types::{Access, Address, SharedBytes};
@@ -57,6 +58,47 @@ impl AddressRange for CudaRange {
         self.reservation.open_to_peers(offset, len, access);
         self.mapped.lock().insert(offset, len);
         Ok(())
+    }
+
+    fn place(
+        &self,
+        offset: usize,
+        memory: &dyn Shared,
+        memory_offset: usize,
+        len: usize,
+        _access: Access,
+    ) -> Result<()> {
+        let memory: &dyn Any = memory;
+        let memory = memory.downcast_ref::<CudaPhysical>().ok_or_else(|| {
+            Error::invalid("only physical memory of a CUDA device can be mapped here")
+        })?;
+        let gpu = self.reservation.gpu();
+        let start = self.reservation.address(offset);
+        let _current = gpu.enter()?;
+        // SAFETY: the caller checked that the place is inside and has nothing mapped.
+        unsafe {
+            gpu.driver()
+                .map(start, len, memory.allocation(), memory_offset)?;
+        }
+        self.mapped.lock().insert(offset, len);
+        Ok(())
+    }
+
+    fn open(&self, access: Access) -> Result<()> {
+        let gpu = self.reservation.gpu();
+        let (start, len) = (self.reservation.address(0), self.reservation.len());
+        let _current = gpu.enter()?;
+        // SAFETY: everything there was placed, and nothing uses it yet.
+        unsafe { gpu.driver().set_access(start, len, gpu.handle(), access) }
+    }
+
+    fn keeps_memory(&self) -> bool {
+        // The driver counts mappings.
+        true
+    }
+
+    fn release_finished(&self) {
+        scheduler::tend_every_queue();
     }
 
     fn unmap(&self, offset: usize, len: usize) -> Result<()> {

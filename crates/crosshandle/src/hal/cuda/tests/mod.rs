@@ -19,6 +19,7 @@ mod dropped;
 mod ended;
 mod external;
 mod native;
+mod pieces;
 
 fn gpu() -> Arc<Gpu> {
     first_gpu().expect("a GPU")

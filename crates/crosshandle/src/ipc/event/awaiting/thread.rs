@@ -6,8 +6,8 @@ use crate::ipc::tuning::AWAIT_IDLE;
 use crate::os::futex::SleepSet;
 use crate::os::sleepers::{SERVER_WORD, alarms};
 use crate::platform::{AtomicU64, Instant, Ordering};
-use crate::threads::background::contain;
-use crate::threads::driver_jobs;
+use crate::threads::background::{self, contain};
+use crate::threads::{START_RETRY, driver_jobs};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -88,13 +88,18 @@ pub(super) fn run() {
                 continue;
             }
         }
-        let limit = match set.is_empty() {
+        let mut limit = match set.is_empty() {
             true => {
                 idle_since.get_or_insert(now);
                 AWAIT_IDLE
             }
             false => set.time_until_look(now),
         };
+        // A function that is to be called may wait for a thread, and nobody else look after it.
+        if background::start_missing_threads() {
+            idle_since = None;
+            limit = limit.min(START_RETRY);
+        }
         sleeps.0.sleep(before, limit, &mut woken);
     }
 }

@@ -1,5 +1,9 @@
 //! Virtual ranges: addresses without memory, to map physical memory into.
 
+mod export;
+
+pub use export::VirtualRangeExport;
+
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crate::api::physical::{PhysicalMemory, check_granularity};

@@ -1,5 +1,9 @@
 //! Records: the numbers under which a context's objects are known to importers.
 
+mod pieces;
+
+pub(crate) use pieces::{Piece, PieceSet, PiecedMemory};
+
 use super::chunks::MAX_RECORDS;
 use super::event_arena::EventArena;
 use super::record::{Credential, Record};
@@ -40,6 +44,28 @@ pub(crate) trait Shared: Any + Send + Sync {
     /// [`descriptor`](Self::descriptor).
     fn note(&self) -> BackendBlob {
         BackendBlob::NONE
+    }
+
+    /// Returns the pieces that the memory consists of, if it has no descriptor of its own.
+    fn pieces(&self) -> Option<&PieceSet> {
+        None
+    }
+
+    /// Does the steps of [`lend`](Self::lend) that may fail. Keeps few descriptors or none, since there may
+    /// be thousands of such objects.
+    fn prepare_to_lend(&self) -> Result<()> {
+        self.prepare()
+    }
+
+    /// Returns a descriptor for one importer, as [`descriptor`](Self::descriptor) does, but keeps none that
+    /// it makes for that.
+    fn lend(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        self.descriptor(access)
+    }
+
+    /// Returns whether [`lend`](Self::lend) calls a driver, although the object is prepared.
+    fn lends_by_driver(&self) -> bool {
+        false
     }
 }
 

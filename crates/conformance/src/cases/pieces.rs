@@ -1,0 +1,569 @@
+//! Memory that consists of many pieces: one handle, one memory at the other end.
+
+use super::hostile::exporter;
+use super::impostor::Impostor;
+use crate::failure::{Failure, Verdict};
+use crate::harness::{Harness, deadline, eventually};
+use crate::raw::{self, MEMORY, Request, Socket, borrowed};
+use crate::suite::{Outcome, PASSED};
+use crate::{Peer, Transfer, pattern};
+use crosshandle::handle::BackendKind;
+use crosshandle::{Access, Context, Error, MemoryHandle, VirtualRange};
+use std::time::{Duration, Instant};
+
+/// The status of an answer for which there is no room at the moment.
+const BUSY: u16 = 10;
+/// Descriptors that come with one answer, at most.
+const BATCH: usize = 64;
+
+/// Maps new physical memories of these lengths, in units of the granularity, side by side from a place on.
+fn mapped(
+    context: &Context,
+    places: usize,
+    from: usize,
+    lengths: &[usize],
+) -> Result<VirtualRange, Failure> {
+    let unit = context.device().info().granularity;
+    let range = context.reserve(places * unit)?;
+    let mut next = from;
+    for len in lengths {
+        let memory = context.create_physical_memory(len * unit)?;
+        range.map(next * unit, &memory, .., Access::ReadWrite)?;
+        next += len;
+    }
+    Ok(range)
+}
+
+/// The number of pieces that a case with many has: a Level Zero driver keeps a descriptor for each, on both
+/// sides.
+fn many(harness: &Harness) -> usize {
+    match harness.device().info().backend {
+        BackendKind::LevelZero => 150,
+        _ => 1000,
+    }
+}
+
+/// A handle to bytes of many mappings opens as one memory, in another process and in this one.
+pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let unit = context.device().info().granularity;
+    let peer = harness.peer()?;
+    let range = mapped(&context, 10, 1, &[2, 1, 3, 1])?;
+    // From inside the first mapping to inside the last one.
+    let (start, end) = (2 * unit + 100, 7 * unit + 200);
+    let export = range.export(start..end)?;
+    assert_eq!(export.len(), end - start);
+    let handle = export.handle()?;
+    assert_eq!(
+        (handle, handle.len()),
+        (export.handle()?, (end - start) as u64)
+    );
+    for (seed, place) in [(1, start), (2, 3 * unit), (3, 5 * unit), (4, 7 * unit)] {
+        transfer.write_range(&range, place, &pattern(seed, 200))?;
+    }
+    let words = peer.ask(format!("open-memory m {handle}"))?;
+    assert_eq!(words[1..], [(end - start).to_string(), "read-write".into()]);
+    for (seed, place) in [(1, start), (2, 3 * unit), (3, 5 * unit), (4, 7 * unit)] {
+        peer.ask(format!("check m {} {seed} 200", place - start))?;
+    }
+    // One write over the bounds of mappings, in both directions.
+    let opened = context.open_memory(&handle)?;
+    for (seed, place) in [
+        (5, 3 * unit - 100),
+        (6, 4 * unit - 100),
+        (7, 7 * unit - 100),
+    ] {
+        peer.ask(format!("write m {} {seed} 200", place - start))?;
+        transfer.check(&opened, place - start, seed, 200)?;
+        let mut both = transfer.read_range(&range, place, 100)?;
+        both.extend(transfer.read_range(&range, place + 100, 100)?);
+        assert_eq!(both, pattern(seed, 200));
+        transfer.write(&opened, place - start, &pattern(seed + 10, 200))?;
+        peer.ask(format!("check m {} {} 200", place - start, seed + 10))?;
+    }
+    // One mapping is a range too, also a part of one.
+    let part = range.export(2 * unit..2 * unit + 10)?.handle();
+    assert_eq!(part?.len(), 10);
+    let refused = context.reserve(unit)?.export(..);
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    PASSED
+}
+
+/// What another process exports opens here.
+pub(crate) fn peers_export_them(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let unit = context.device().info().granularity;
+    let peer = harness.peer()?;
+    peer.ask(format!("reserve r {}", 100 * unit))?;
+    peer.ask("map-pieces r 100")?;
+    peer.ask(format!("range-write r {} 1 1000", 99 * unit))?;
+    let handle: MemoryHandle = peer
+        .ask(format!("export-range e r 0 {}", 100 * unit))?
+        .remove(0)
+        .parse()?;
+    let memory = context.open_memory(&handle)?;
+    assert_eq!(memory.len(), 100 * unit);
+    transfer.check(&memory, 99 * unit, 1, 1000)?;
+    transfer.write(&memory, 70 * unit, &pattern(2, unit))?;
+    peer.ask(format!("range-check r {} 2 {unit}", 70 * unit))?;
+    drop(memory);
+    // The export ends, not what is open.
+    let memory = context.open_memory(&handle)?;
+    peer.ask("close e r")?;
+    let stale = context.open_memory(&handle);
+    assert!(matches!(stale, Err(Error::Stale)), "{stale:?}");
+    transfer.check(&memory, 70 * unit, 2, unit)?;
+    peer.kill();
+    transfer.check(&memory, 70 * unit, 2, unit)?;
+    PASSED
+}
+
+/// Bytes without memory between others are no part of a handle: the error says where.
+pub(crate) fn holes_are_refused(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let range = mapped(&context, 10, 2, &[1, 2, 2])?;
+    let refused = |part: std::ops::Range<usize>, at: usize| {
+        let Err(Error::InvalidArgument(text)) = range.export(part.clone()) else {
+            return Err(Failure::new(format!("{part:?} is refused")));
+        };
+        match text.contains(&format!("nothing is mapped at byte {at} ")) {
+            true => Ok(()),
+            false => Err(Failure::new(text)),
+        }
+    };
+    refused(0..3 * unit, 0)?;
+    refused(2 * unit - 1..3 * unit, 2 * unit - 1)?;
+    refused(3 * unit..8 * unit, 7 * unit)?;
+    refused(8 * unit..9 * unit, 8 * unit)?;
+    range.export(2 * unit..7 * unit)?;
+    range.unmap(3 * unit..5 * unit)?;
+    refused(2 * unit..7 * unit, 3 * unit)?;
+    refused(3 * unit..7 * unit, 3 * unit)?;
+    for part in [0..0, 2 * unit..11 * unit, 9 * unit..2 * unit] {
+        let outside = range.export(part);
+        assert!(matches!(outside, Err(Error::InvalidArgument(_))));
+    }
+    // Memory that was opened is shared by its exporter.
+    let peer = harness.peer()?;
+    peer.ask(format!("physical p {unit}"))?;
+    let handle = peer.ask("physical-handle p")?.remove(0).parse()?;
+    let opened = context.open_physical_memory(&handle)?;
+    range.map(3 * unit, &opened, .., Access::ReadWrite)?;
+    let foreign = range.export(2 * unit..4 * unit);
+    assert!(matches!(foreign, Err(Error::InvalidArgument(_))));
+    PASSED
+}
+
+/// A handle is for what was mapped when it was made: neither growth nor other mappings nor the end of the
+/// range change it.
+pub(crate) fn handles_mean_what_was_mapped_then(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let unit = context.device().info().granularity;
+    let range = mapped(&context, 8, 0, &[1, 1, 1])?;
+    for place in 0..3 {
+        let bytes = pattern(place as u64, 100);
+        transfer.write_range(&range, place * unit, &bytes)?;
+    }
+    let export = range.export(..3 * unit)?;
+    let handle = export.handle()?;
+    let early = harness.peer()?;
+    early.ask(format!("open-memory m {handle}"))?;
+    let other = context.create_physical_memory(unit)?;
+    range.unmap(unit..2 * unit)?;
+    range.map(unit, &other, .., Access::ReadWrite)?;
+    range.map(
+        3 * unit,
+        &context.create_physical_memory(unit)?,
+        ..,
+        Access::ReadWrite,
+    )?;
+    transfer.write_range(&range, unit, &pattern(9, 100))?;
+    let later = range.export(..4 * unit)?.handle()?;
+    assert_ne!(later, handle);
+    drop(range);
+    let late = harness.peer()?;
+    let words = late.ask(format!("open-memory m {handle}"))?;
+    assert_eq!(words[1], (3 * unit).to_string());
+    for peer in [&early, &late] {
+        for place in 0..3 {
+            peer.ask(format!("check m {} {place} 100", place * unit))?;
+        }
+    }
+    late.ask(format!("write m {unit} 20 100"))?;
+    early.ask(format!("check m {unit} 20 100"))?;
+    drop(export);
+    early.refused(format!("open-memory n {handle}"), "Stale")?;
+    early.refused(format!("open-memory n {later}"), "Stale")?;
+    early.ask(format!("check m {unit} 20 100"))?;
+    PASSED
+}
+
+/// A read-only handle of many pieces grants reading only.
+pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let unit = context.device().info().granularity;
+    let range = mapped(&context, 4, 0, &[1, 2, 1])?;
+    transfer.write_range(&range, 3 * unit, &pattern(1, 100))?;
+    let export = range.export(..)?;
+    let (all, handle) = (export.handle()?, export.handle_read_only()?);
+    assert!(handle.is_read_only() && !all.is_read_only());
+    let peer = harness.peer()?;
+    peer.refused(format!("open-memory m {handle}"), "ReadOnly")?;
+    for handle in [handle, all] {
+        let words = peer.ask(format!("open-memory m {handle} read-only=yes"))?;
+        assert_eq!(words[2], "read-only");
+        peer.ask(format!("check m {} 1 100", 3 * unit))?;
+        peer.refused("try-write m", "ReadOnly")?;
+        peer.ask("close m")?;
+    }
+    // No descriptor that comes allows more.
+    if harness.is_host() {
+        let socket = Socket::connect_in(harness.directory())?;
+        socket.send(&Request::attach(handle.as_bytes()).bytes(), &[])?;
+        drop(socket.receive()?);
+        let about = Request::about(MEMORY, handle.as_bytes());
+        socket.send(&about.writing().bytes(), &[])?;
+        let (answer, files) = socket.receive()?;
+        assert_eq!((raw::status(&answer), files.len()), (raw::READ_ONLY, 0));
+        socket.send(&about.bytes(), &[])?;
+        let (_, files) = socket.receive()?;
+        assert_eq!(files.len(), 3);
+        for file in files {
+            let flags = rustix::fs::fcntl_getfl(&file)?;
+            assert!(!flags.contains(rustix::fs::OFlags::RDWR), "{flags:?}");
+        }
+    }
+    PASSED
+}
+
+/// However often a handle is opened, its pieces are mapped once; and unmapped when nothing of them is open.
+pub(crate) fn importers_map_them_once(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let range = mapped(&context, 60, 0, &[1; 60])?;
+    let export = range.export(..)?;
+    let handle = export.handle()?;
+    let peer = harness.peer()?;
+    // What the first opening of all takes.
+    let other = context.allocate(100)?;
+    peer.ask(format!("open-memory o {}", other.handle()?))?;
+    peer.ask("write o 0 1 100")?;
+    let before = peer.usage()?;
+    peer.ask(format!("open-memory m0 {handle}"))?;
+    let once = peer.usage()?;
+    for number in 1..20 {
+        peer.ask(format!("open-memory m{number} {handle}"))?;
+    }
+    let often = peer.usage()?;
+    assert!(
+        often.mappings <= once.mappings + 5,
+        "{once:?}, then {often:?}"
+    );
+    peer.ask(format!("write m7 {} 3 100", 59 * unit))?;
+    peer.ask(format!("check m19 {} 3 100", 59 * unit))?;
+    let names: Vec<_> = (0..20).map(|number| format!("m{number}")).collect();
+    peer.ask(format!("close {}", names.join(" ")))?;
+    eventually("all of it is closed", || {
+        let after = peer.usage()?;
+        let is_unmapped = after.mappings <= before.mappings + 5;
+        Ok(is_unmapped && after.descriptors <= before.descriptors + 3)
+    })?;
+    PASSED
+}
+
+/// Memory of a thousand pieces crosses to a process that may have 256 descriptors, and leaves it none.
+pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let unit = context.device().info().granularity;
+    let count = many(harness);
+    let range = mapped(&context, count, 0, &vec![1; count])?;
+    for (seed, place) in [0, count / 2, count - 1].into_iter().enumerate() {
+        transfer.write_range(&range, place * unit, &pattern(seed as u64, 100))?;
+    }
+    let began = Instant::now();
+    let export = range.export(..)?;
+    let handle = export.handle()?;
+    let shared = began.elapsed();
+    let peer = harness.peer()?;
+    let other = context.allocate(100)?;
+    peer.ask(format!("open-memory o {}", other.handle()?))?;
+    let before = peer.usage()?;
+    let keeps_descriptors = harness.device().info().backend == BackendKind::LevelZero;
+    if !keeps_descriptors {
+        peer.ask("limit-files 256")?;
+    }
+    let began = Instant::now();
+    peer.ask(format!("open-memory m {handle}"))?;
+    let opened = began.elapsed();
+    for (seed, place) in [0, count / 2, count - 1].into_iter().enumerate() {
+        peer.ask(format!("check m {} {seed} 100", place * unit))?;
+    }
+    if !keeps_descriptors {
+        let after = peer.usage()?;
+        assert!(
+            after.descriptors <= before.descriptors + 3,
+            "{before:?}, then {after:?}"
+        );
+        // As many as there is room for are too few for one answer: a clear error, and nothing is lost.
+        peer.ask("take-files all 20")?;
+        peer.ask("close m")?;
+        let refused = peer.refused(format!("open-memory m {handle}"), "LimitReached")?;
+        assert!(refused.message.contains("RLIMIT_NOFILE"), "{refused}");
+        peer.ask("close all")?;
+        peer.ask(format!("open-memory m {handle}"))?;
+        peer.ask(format!("check m {} 2 100", (count - 1) * unit))?;
+    }
+    Ok(Outcome::Passed(format!(
+        "{count} pieces: shared in {shared:?}, opened in {opened:?} with the peer's answer"
+    )))
+}
+
+/// An exporter that is killed while its pieces cross costs the importer an error, at once.
+pub(crate) fn killed_exporters_stop_no_importer(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let count = many(harness);
+    let (mut opened, mut refused, mut slowest) = (0, 0, Duration::ZERO);
+    for round in 0..12 {
+        let peer = harness.peer()?;
+        peer.ask(format!("reserve r {}", count * unit))?;
+        peer.ask(format!("map-pieces r {count}"))?;
+        let handle: MemoryHandle = peer
+            .ask(format!("export-range e r 0 {}", count * unit))?
+            .remove(0)
+            .parse()?;
+        let result = std::thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                let began = Instant::now();
+                (context.open_memory(&handle), began.elapsed())
+            });
+            // From before the first piece to after the last one.
+            std::thread::sleep(Duration::from_micros(2500) * round);
+            peer.kill();
+            opening.join()
+        });
+        let (result, taken) = result.map_err(|_| Failure::new("the opening panicked"))?;
+        slowest = slowest.max(taken);
+        match result {
+            Ok(memory) => {
+                assert_eq!(memory.len(), count * unit);
+                opened += 1;
+            }
+            Err(error) if error.is_peer_dead() => refused += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match slowest < Duration::from_secs(3) * crate::slowdown() {
+        true => Ok(Outcome::Passed(format!(
+            "{opened} opened, {refused} refused, the slowest {slowest:?}"
+        ))),
+        false => Err(Failure::new(format!("an opening took {slowest:?}"))),
+    }
+}
+
+fn hasty(harness: &Harness) -> Result<Peer, Failure> {
+    let importer = harness.peer()?;
+    let timeout = 1000 * crate::slowdown();
+    importer.ask(format!("context hasty timeout={timeout}"))?;
+    Ok(importer)
+}
+
+/// Whatever a false exporter says of its pieces, the importer refuses it and goes on.
+pub(crate) fn false_pieces_are_refused(harness: &Harness) -> Verdict {
+    let (_exporter, handle) = exporter(harness)?;
+    let impostor = Impostor::new(harness, &handle)?;
+    let page = 4096;
+    let (whole, len) = ([2 * page, 0, 2 * page], 2 * page);
+    let huge = 1 << 40;
+    type Lie = (&'static str, u64, (u32, u32), Vec<[u64; 3]>, usize);
+    let lies: [Lie; 13] = [
+        ("no pieces", len, (1, 0), vec![], 0),
+        ("none in all", len, (0, 0), vec![whole], 1),
+        ("more than any has", huge, (u32::MAX, 0), vec![whole], 1),
+        ("more here than in all", 2 * len, (1, 0), vec![whole; 2], 2),
+        ("another first one", len, (2, 1), vec![whole], 1),
+        ("fewer descriptors", 2 * len, (2, 0), vec![whole; 2], 1),
+        ("more descriptors", len, (1, 0), vec![whole], 2),
+        ("too short", 2 * len, (1, 0), vec![whole], 1),
+        ("too long", len, (2, 0), vec![whole; 2], 2),
+        ("nothing of its memory", len, (1, 0), vec![[len, 0, 0]], 1),
+        ("beyond its memory", len, (1, 0), vec![[len, page, len]], 1),
+        ("no whole pages", huge, (1, 0), vec![[huge + 1, 1, huge]], 1),
+        ("overflowing", len, (1, 0), vec![[len, u64::MAX, len]], 1),
+    ];
+    let mut count = 0;
+    for (what, len, numbers, parts, files) in lies {
+        let importer = hasty(harness)?;
+        let (pending, connection) = impostor.admit(&importer, 2)?;
+        let (question, _) = connection.receive()?;
+        assert_eq!(
+            (raw::operation(&question), raw::first_piece(&question)),
+            (MEMORY, 0)
+        );
+        let answer = raw::pieces(
+            impostor.segment(),
+            len,
+            raw::serial(&question),
+            numbers,
+            &parts,
+        );
+        let files = (0..files).map(|_| raw::memfd(2 * page, true));
+        let files: Vec<_> = files.collect::<Result<_, _>>()?;
+        connection.send(&answer, &borrowed(&files))?;
+        match pending.reply(deadline()) {
+            Err(refused) if ["Protocol", "Extent"].contains(&&*refused.kind) => {}
+            other => return Err(Failure::new(format!("{what}: {other:?}"))),
+        }
+        // A genuine one is opened by the same importer.
+        importer.ask(format!("open-memory n {handle} context=hasty"))?;
+        importer.ask("check n 0 1 100")?;
+        count += 1;
+    }
+    // The second answer does not go on where the first one ended, or is none.
+    let memory = |number| raw::memfd(number, true);
+    let large = 8 << 20;
+    for (what, numbers) in [
+        ("again", (2, 0)),
+        ("another number", (3, 1)),
+        ("no pieces", (0, 0)),
+    ] {
+        let importer = hasty(harness)?;
+        let (pending, connection) = impostor.admit(&importer, 2)?;
+        let (question, _) = connection.receive()?;
+        let segment = impostor.segment();
+        let (part, serial) = ([large, 0, large], raw::serial(&question));
+        let first = raw::pieces(segment, 2 * large, serial, (2, 0), &[part]);
+        connection.send(&first, &borrowed(&[memory(large)?]))?;
+        let (question, _) = connection.receive()?;
+        assert_eq!(
+            (raw::operation(&question), raw::first_piece(&question)),
+            (MEMORY, 1)
+        );
+        let serial = raw::serial(&question);
+        let second = match numbers {
+            (0, 0) => raw::fetched(segment, large, serial),
+            numbers => raw::pieces(segment, 2 * large, serial, numbers, &[part]),
+        };
+        // Where a driver has refused the first one, nobody listens any more.
+        let _ = connection.send(&second, &borrowed(&[memory(large)?]));
+        match pending.reply(deadline()) {
+            Err(refused) if ["Protocol", "Driver", "Extent"].contains(&&*refused.kind) => {}
+            other => return Err(Failure::new(format!("{what}: {other:?}"))),
+        }
+        // A genuine one is opened by the same importer.
+        importer.ask(format!("open-memory n {handle} context=hasty"))?;
+        importer.ask("check n 0 1 100")?;
+        count += 1;
+    }
+    Ok(Outcome::Passed(format!("{count} lies")))
+}
+
+/// An exporter that stops in the middle, or never comes to an end, costs what the importer's timeout says.
+pub(crate) fn silent_exporters_cost_the_timeout(harness: &Harness) -> Verdict {
+    if !harness.is_host() {
+        // The false exporter has only memory of the host.
+        return Ok(Outcome::Skipped("host_accessible_memory"));
+    }
+    let (_exporter, handle) = exporter(harness)?;
+    let impostor = Impostor::new(harness, &handle)?;
+    let page = 4096;
+    let (total, len) = (100_000, 100_000 * page);
+    let mut results = Vec::new();
+    for is_silent in [true, false] {
+        let importer = hasty(harness)?;
+        importer.ask(format!("open-memory o {handle} context=hasty"))?;
+        let before = importer.usage()?;
+        let (pending, connection) = impostor.admit(&importer, 2)?;
+        let began = Instant::now();
+        for number in 0.. {
+            if pending.is_answered() || (is_silent && number == 3) {
+                break;
+            }
+            let Ok((question, _)) = connection.receive() else {
+                break;
+            };
+            if question.is_empty() {
+                break;
+            }
+            assert_eq!(raw::first_piece(&question), number);
+            let (serial, part) = (raw::serial(&question), [page, 0, page]);
+            let answer = raw::pieces(impostor.segment(), len, serial, (total, number), &[part]);
+            std::thread::sleep(Duration::from_millis(5));
+            let _ = connection.send(&answer, &borrowed(&[raw::memfd(page, true)?]));
+        }
+        let refused = match pending.reply(deadline()) {
+            Err(refused) if refused.kind == "TimedOut" => refused,
+            other => return Err(Failure::new(format!("TimedOut expected, but {other:?}"))),
+        };
+        results.push(format!("{} after {:?}", refused.message, began.elapsed()));
+        drop(connection);
+        eventually("nothing of it is left", || {
+            let after = importer.usage()?;
+            Ok(
+                after.descriptors <= before.descriptors + 5
+                    && after.mappings <= before.mappings + 9,
+            )
+        })?;
+        importer.ask(format!("open-memory n {handle} context=hasty"))?;
+    }
+    Ok(Outcome::Passed(results.join("; ")))
+}
+
+/// An importer that asks for pieces and doesn't take them gets no more of them.
+pub(crate) fn askers_must_read_the_answers(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let count = 2 * BATCH;
+    let range = mapped(&context, count, 0, &vec![1; count])?;
+    let export = range.export(..)?;
+    let handle = export.handle()?;
+    let socket = Socket::connect_in(harness.directory())?;
+    socket.send(&Request::attach(handle.as_bytes()).bytes(), &[])?;
+    drop(socket.receive()?);
+    let ask = |first| Request {
+        context: first,
+        ..Request::about(MEMORY, handle.as_bytes()).writing()
+    };
+    for first in [0, BATCH as u32, 0] {
+        socket.send(&ask(first).bytes(), &[])?;
+    }
+    // The first is answered, and the others are told to wait.
+    // Whoever has asked is answered in turn, so all three were when two others have opened it.
+    for peer in [harness.peer()?, harness.peer()?] {
+        peer.ask(format!("open-memory m {handle}"))?;
+    }
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let (answer, files) = socket.receive()?;
+        answers.push((raw::status(&answer), !files.is_empty()));
+    }
+    assert_eq!(answers, [(0, true), (BUSY, false), (BUSY, false)]);
+    // Now that they are read, there are more; none of a piece that there is not, or of another object.
+    for (first, status) in [
+        (1, 0),
+        (count as u32, raw::BAD_REQUEST),
+        (count as u32 - 1, 0),
+    ] {
+        socket.send(&ask(first).bytes(), &[])?;
+        let (answer, files) = socket.receive()?;
+        assert_eq!(
+            (raw::status(&answer), files.is_empty()),
+            (status, status != 0)
+        );
+    }
+    let memory = context.allocate(100)?;
+    let whole = memory.handle()?;
+    let ask = |first| Request {
+        context: first,
+        ..Request::about(MEMORY, whole.as_bytes())
+    };
+    socket.send(&ask(1).bytes(), &[])?;
+    let (answer, files) = socket.receive()?;
+    assert_eq!((raw::status(&answer), files.len()), (raw::BAD_REQUEST, 0));
+    PASSED
+}

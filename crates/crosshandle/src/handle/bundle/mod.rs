@@ -1,0 +1,215 @@
+//! Bundles: the bytes that carry arrays to other processes.
+//!
+//! A bundle holds handles, the layout of an array in the memory of each, a text that says how the
+//! program arranges the arrays, and a handle of an event if the arrays are ready only after one of its
+//! signals. It is plain data: whoever reads a stranger's bundle checks every byte of it and runs
+//! nothing.
+//!
+//! [`Bundle::encode`] writes all of it into the bundle's bytes. Where those would be many, the bytes are
+//! a small head instead, and the rest, the *table*, lies in shared memory of which the head has a handle:
+//! [`Context::pack_bundle`](crate::Context::pack_bundle) makes that memory and
+//! [`Context::unpack_bundle`](crate::Context::unpack_bundle) opens it. Everything in this module is
+//! pure computation.
+//!
+//! # The bytes, version 2
+//! All numbers are little-endian.
+//!
+//! | bytes | hold |
+//! |---|---|
+//! | 4 | `xhb2` |
+//! | 4 | flags: 1, there is an event; 2, the table lies in shared memory |
+//! | 4 | the number of arrays |
+//! | 4 | the length of the structure, in bytes |
+//! | 8 | with flag 1: the number of the event's signal after which the arrays are ready |
+//! | 104 | with flag 1: the handle of the event |
+//! | 104 | with flag 2: the handle of the memory that holds the table |
+//! | 8 | with flag 2: the length of the table, in bytes |
+//! | 4 | with flag 2: CRC-32C of the table |
+//! | … | without flag 2: the table |
+//! | 4 | CRC-32C of all before |
+//!
+//! The table is the structure, in UTF-8, and after it each array:
+//!
+//! | bytes | hold |
+//! |---|---|
+//! | 104 | the handle of the memory |
+//! | 2 | the elements' type: DLPack's code, and its bits |
+//! | 1 | 1: to be opened read-only |
+//! | 1 | the number of dimensions |
+//! | 8 | bytes from the start of the handle's memory to the first element |
+//! | 16 each dimension | its size in elements, its stride in bytes |
+
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use super::{EventHandle, HandleError, MemoryHandle};
+
+pub use wire::{TableHead, Unpacked};
+
+/// The most arrays of a bundle: far more than the tensors of any model.
+pub const MAX_ARRAYS: usize = 1 << 20;
+/// The longest structure, in bytes.
+pub const MAX_STRUCTURE: usize = 32 << 20;
+/// The most dimensions of an array.
+pub const MAX_DIMENSIONS: usize = 32;
+/// The longest table in shared memory, in bytes. Its reader makes a copy of it, so this is what a hostile
+/// bundle costs at most.
+pub const MAX_TABLE: usize = 64 << 20;
+
+/// Arrays on their way to another process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Bundle {
+    /// A text of the program's own, which says how the arrays are arranged.
+    pub structure: String,
+    /// The arrays, in the order that the structure counts them in.
+    pub arrays: Vec<BundledArray>,
+    /// The signal after which the arrays are ready; `None`: they are.
+    pub event: Option<ReadyEvent>,
+}
+
+/// The signal of an event after which arrays are ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadyEvent {
+    /// The event.
+    pub handle: EventHandle,
+    /// The number of the signal.
+    pub value: u64,
+}
+
+/// An array of a bundle: memory, and where the elements lie in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BundledArray {
+    /// The memory. It contains all elements.
+    pub handle: MemoryHandle,
+    /// Whether the memory is to be opened read-only, whatever the handle grants.
+    pub read_only: bool,
+    /// The elements.
+    pub layout: Layout,
+}
+
+/// The elements of an array in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// The type of the elements.
+    pub element: ElementType,
+    /// Bytes from the start of the memory to the first element.
+    pub offset: u64,
+    /// The dimensions, outermost first; at most [`MAX_DIMENSIONS`].
+    pub dimensions: Vec<Dimension>,
+}
+
+/// A type of elements, as DLPack numbers them. This crate gives the codes no meaning: whoever opens a
+/// bundle refuses those that it does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ElementType {
+    /// DLPack's code of the kind: 0 for signed integers, 2 for floating point, and so on.
+    pub code: u8,
+    /// The bits of an element; not 0.
+    pub bits: u8,
+}
+
+/// A dimension of an array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dimension {
+    /// The number of elements.
+    pub size: u64,
+    /// Bytes from an element to its neighbour; may be negative.
+    pub stride: i64,
+}
+
+/// The reason why bytes are no bundle, or a bundle has no bytes.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// The bytes don't start as a bundle does.
+    #[error(
+        "these bytes are no bundle: those start with \"xhb\"; pass the bytes as their maker gave them"
+    )]
+    NotABundle,
+    /// The bundle is of another version of the format.
+    #[error(
+        "the bundle has format version {found}, but this program reads version {supported}; use the \
+         same release on both sides"
+    )]
+    UnsupportedVersion {
+        /// The version in the bundle, a character.
+        found: char,
+        /// The version that this crate reads.
+        supported: char,
+    },
+    /// The bytes end before the bundle does.
+    #[error("the bundle ends too early: send all of its bytes")]
+    TooShort,
+    /// The sum does not match: some bytes were changed in transit.
+    #[error("the bundle is damaged: its sum does not match; send it again, unchanged")]
+    Damaged,
+    /// A handle of the bundle is none.
+    #[error("a handle of the bundle is wrong: {0}")]
+    Handle(#[from] HandleError),
+    /// The sum is right, but a part is not as any bundle has it.
+    #[error(
+        "the bundle's {part} cannot be: {why}; it was forged, or made by a defective or different program"
+    )]
+    Malformed {
+        /// The part of the bundle.
+        part: &'static str,
+        /// Description of the fault.
+        why: &'static str,
+    },
+    /// The bundle has more of something than any may have.
+    #[error("a bundle has at most {most} {what}; use several bundles")]
+    TooLarge {
+        /// What there is too much of, with its unit.
+        what: &'static str,
+        /// The most that a bundle may have.
+        most: usize,
+    },
+}
+
+impl Layout {
+    /// Checks that all elements lie inside memory of `len` bytes.
+    ///
+    /// # Errors
+    /// [`BundleError::TooLarge`] for too many dimensions, [`BundleError::Malformed`] otherwise.
+    pub fn check(&self, len: u64) -> Result<(), BundleError> {
+        let refuse = |why| {
+            Err(BundleError::Malformed {
+                part: "layout",
+                why,
+            })
+        };
+        if self.dimensions.len() > MAX_DIMENSIONS {
+            return Err(BundleError::TooLarge {
+                what: "dimensions of an array",
+                most: MAX_DIMENSIONS,
+            });
+        }
+        if self.element.bits == 0 {
+            return refuse("its elements have no bits");
+        }
+        let (mut first, mut last) = (i128::from(self.offset), i128::from(self.offset));
+        let mut elements = 1_u128;
+        for Dimension { size, stride } in &self.dimensions {
+            elements = elements.saturating_mul(u128::from(*size));
+            // At most 127 bits: 64 of the one and 63 of the other.
+            let reach = i128::from(size.saturating_sub(1)) * i128::from(*stride);
+            match reach < 0 {
+                true => first = first.saturating_add(reach),
+                false => last = last.saturating_add(reach),
+            }
+        }
+        if elements > i64::MAX as u128 {
+            return refuse("it has more elements than there are addresses");
+        }
+        let end = match elements {
+            0 => i128::from(self.offset),
+            _ => last.saturating_add(i128::from(self.element.bits.div_ceil(8))),
+        };
+        if end > i128::from(len) || (first < 0 && elements > 0) {
+            return refuse("it has elements outside of its memory");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,288 @@
+//! Tests of bundles' bytes.
+
+use super::*;
+use crate::handle::tests::{any_fields, sample};
+use crate::handle::{AnyHandle, HANDLE_SIZE, HandleKind};
+use proptest::prelude::*;
+
+fn memory() -> MemoryHandle {
+    match sample(HandleKind::Memory) {
+        AnyHandle::Memory(handle) => handle,
+        _ => unreachable!("asked for"),
+    }
+}
+
+fn event() -> EventHandle {
+    match sample(HandleKind::Event) {
+        AnyHandle::Event(handle) => handle,
+        _ => unreachable!("asked for"),
+    }
+}
+
+fn layout(offset: u64, dimensions: &[(u64, i64)]) -> Layout {
+    let dimension = |(size, stride): &(u64, i64)| Dimension {
+        size: *size,
+        stride: *stride,
+    };
+    Layout {
+        element: ElementType { code: 2, bits: 32 },
+        offset,
+        dimensions: dimensions.iter().map(dimension).collect(),
+    }
+}
+
+fn bundle() -> Bundle {
+    let array = |offset, dimensions: &[_]| BundledArray {
+        handle: memory(),
+        read_only: offset != 0,
+        layout: layout(offset, dimensions),
+    };
+    Bundle {
+        structure: "{\"d\":{\"weight\":null,\"bias\":null}}".into(),
+        arrays: vec![array(0, &[(3, 16), (4, 4)]), array(64, &[])],
+        event: Some(ReadyEvent {
+            handle: event(),
+            value: 7,
+        }),
+    }
+}
+
+/// Fixes the sum after a change, so that only the change itself can be refused.
+fn resummed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let end = bytes.len() - 4;
+    let sum = crc32c::crc32c(&bytes[..end]);
+    bytes[end..].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn whole(bytes: &[u8]) -> Bundle {
+    match Bundle::decode(bytes) {
+        Ok(Unpacked::Whole(bundle)) => bundle,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_bundle_is_read_as_it_was_written() {
+    for event in [bundle().event, None] {
+        let bundle = Bundle { event, ..bundle() };
+        assert_eq!(whole(&bundle.encode().unwrap()), bundle);
+    }
+    let empty = Bundle::default();
+    let bytes = empty.encode().unwrap();
+    assert_eq!((bytes.len(), whole(&bytes)), (20, empty));
+}
+
+#[test]
+fn the_bytes_stay_as_they_are_described() {
+    let bytes = bundle().encode().unwrap();
+    assert_eq!(&bytes[..4], b"xhb2");
+    assert_eq!(bytes[4..16], [1, 0, 0, 0, 2, 0, 0, 0, 33, 0, 0, 0]);
+    assert_eq!(bytes[16..24], 7_u64.to_le_bytes());
+    assert_eq!(bytes[24..128], *event().as_bytes());
+    let first = 128 + 33;
+    assert_eq!(bytes[first..first + 104], *memory().as_bytes());
+    assert_eq!(bytes[first + 104..first + 108], [2, 32, 0, 2]);
+    assert_eq!(bytes.len(), first + 2 * 116 + 32 + 4);
+}
+
+#[test]
+fn every_prefix_and_every_flipped_bit_is_refused() {
+    let bytes = bundle().encode().unwrap();
+    for end in 0..bytes.len() {
+        assert!(Bundle::decode(&bytes[..end]).is_err(), "{end} bytes");
+        if end == bytes.len() - 4 {
+            continue;
+        }
+        let cut = resummed([&bytes[..end], &[0; 4]].concat());
+        let short = Bundle::decode(&cut);
+        assert!(short.is_err(), "{end} bytes with a sum: {short:?}");
+    }
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(Bundle::decode(&damaged).is_err(), "bit {bit}");
+    }
+    let longer = resummed([&bytes[..bytes.len() - 4], &[0; 5]].concat());
+    assert!(matches!(
+        Bundle::decode(&longer),
+        Err(BundleError::Malformed { part: "end", .. })
+    ));
+}
+
+#[test]
+fn each_fault_has_its_error() {
+    let bytes = bundle().encode().unwrap();
+    let with = |at: usize, value: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + value.len()].copy_from_slice(value);
+        Bundle::decode(&resummed(bytes)).unwrap_err()
+    };
+    assert_eq!(with(0, b"y"), BundleError::NotABundle);
+    let version = with(3, b"1");
+    assert!(matches!(
+        version,
+        BundleError::UnsupportedVersion { found: '1', .. }
+    ));
+    assert!(version.to_string().contains("version 1"), "{version}");
+    let flags = with(4, &[8]);
+    assert!(matches!(
+        flags,
+        BundleError::Malformed { part: "flags", .. }
+    ));
+    let arrays = with(8, &u32::MAX.to_le_bytes());
+    assert!(matches!(
+        arrays,
+        BundleError::TooLarge { what: "arrays", .. }
+    ));
+    let structure = with(12, &u32::MAX.to_le_bytes());
+    assert!(matches!(structure, BundleError::TooLarge { .. }));
+    // Allowed numbers, but the bytes are not there.
+    assert_eq!(
+        with(8, &(MAX_ARRAYS as u32).to_le_bytes()),
+        BundleError::TooShort
+    );
+    assert_eq!(
+        with(12, &(1_u32 << 20).to_le_bytes()),
+        BundleError::TooShort
+    );
+    assert!(matches!(with(30, &[0xff]), BundleError::Handle(_)));
+    let text = with(128, &[0xff]);
+    assert!(matches!(
+        text,
+        BundleError::Malformed {
+            part: "structure",
+            ..
+        }
+    ));
+    let first = 128 + 33;
+    assert!(matches!(with(first, &[0]), BundleError::Handle(_)));
+    let bits = with(first + 105, &[0]);
+    assert!(matches!(
+        bits,
+        BundleError::Malformed { part: "layout", .. }
+    ));
+    let access = with(first + 106, &[2]);
+    assert!(matches!(
+        access,
+        BundleError::Malformed { part: "array", .. }
+    ));
+    let dimensions = with(first + 107, &[33]);
+    assert!(matches!(dimensions, BundleError::TooLarge { .. }));
+    let unchanged = Bundle::decode(&{
+        let mut bytes = bytes.clone();
+        bytes[200] ^= 1;
+        bytes
+    });
+    assert_eq!(unchanged, Err(BundleError::Damaged));
+}
+
+#[test]
+fn elements_outside_of_their_memory_are_refused() {
+    let outside = [
+        (layout(97, &[]), 100),
+        (layout(0, &[(26, 4)]), 100),
+        (layout(0, &[(2, -4)]), 100),
+        (layout(8, &[(4, -4)]), 100),
+        (layout(u64::MAX, &[(u64::MAX, i64::MAX)]), u64::MAX),
+        (layout(0, &[(u64::MAX, i64::MIN)]), u64::MAX),
+        (layout(0, &[(1 << 32, 0), (1 << 32, 0)]), 100),
+        (layout(101, &[(0, 4)]), 100),
+        (layout(0, &[(1, 0); 33]), 100),
+    ];
+    for (layout, len) in outside {
+        assert!(layout.check(len).is_err(), "{layout:?} in {len}");
+    }
+    let inside = [
+        (layout(96, &[]), 100),
+        (layout(0, &[(25, 4)]), 100),
+        (layout(4, &[(2, -4)]), 8),
+        (layout(12, &[(4, -4)]), 16),
+        // No elements: the other numbers say nothing.
+        (layout(100, &[(0, 4), (u64::MAX, 1)]), 100),
+        (layout(0, &[(1 << 40, 0)]), 4),
+        (layout(0, &[(1, 0); 32]), 100),
+    ];
+    for (layout, len) in inside {
+        assert_eq!(layout.check(len), Ok(()), "{layout:?} in {len}");
+    }
+    let mut bundle = bundle();
+    bundle.arrays[0].layout = layout(memory().len(), &[(1, 1)]);
+    assert!(bundle.encode().is_err(), "nobody could open it");
+}
+
+#[test]
+fn a_table_elsewhere_is_the_one_that_was_meant() {
+    let bundle = bundle();
+    let table = bundle.encode_table().unwrap();
+    let bytes = bundle.encode_head(&memory(), &table).unwrap();
+    assert_eq!(bytes.len(), 16 + 8 + 104 + 104 + 12 + 4);
+    let head = || match Bundle::decode(&bytes) {
+        Ok(Unpacked::Head(head)) => head,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((head().table(), head().len()), (&memory(), table.len()));
+    assert_eq!(head().finish(&table), Ok(bundle.clone()));
+    let mut other = table.clone();
+    other[0] ^= 1;
+    assert_eq!(head().finish(&other), Err(BundleError::Damaged));
+    let short = head().finish(&table[1..]);
+    assert_eq!(short, Err(BundleError::TooShort));
+    for end in 0..bytes.len() {
+        assert!(Bundle::decode(&bytes[..end]).is_err(), "{end} bytes");
+    }
+    let len_at = bytes.len() - 16;
+    for (len, why) in [
+        (u64::MAX, "longer than any"),
+        (MAX_TABLE as u64 + 1, "longer than any"),
+        (10, "too short for its arrays"),
+    ] {
+        let mut bytes = bytes.clone();
+        bytes[len_at..len_at + 8].copy_from_slice(&len.to_le_bytes());
+        assert!(Bundle::decode(&resummed(bytes)).is_err(), "{why}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bundle_is_read_as_it_was_written(
+        structure in ".{0,40}",
+        fields in proptest::collection::vec(any_fields(HandleKind::Memory), 0..5),
+        event in proptest::option::of((any_fields(HandleKind::Event), any::<u64>())),
+        dimensions in proptest::collection::vec((0..9_u64, -9..9_i64), 0..4),
+    ) {
+        let arrays = fields.iter().map(|fields| BundledArray {
+            handle: MemoryHandle::new(fields),
+            read_only: fields.read_only,
+            layout: layout(fields.length / 2, &dimensions
+                .iter()
+                .map(|(size, stride)| (*size, *stride))
+                .collect::<Vec<_>>()),
+        });
+        let arrays: Vec<_> = arrays
+            .filter(|array| array.layout.check(array.handle.len()).is_ok())
+            .collect();
+        let event = event.map(|(fields, value)| ReadyEvent {
+            handle: EventHandle::new(&fields),
+            value,
+        });
+        let bundle = Bundle { structure, arrays, event };
+        let bytes = bundle.encode().unwrap();
+        prop_assert_eq!(&whole(&bytes), &bundle);
+        let table = bundle.encode_table().unwrap();
+        prop_assert_eq!(&bytes[bytes.len() - 4 - table.len()..bytes.len() - 4], &table[..]);
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(mut bytes: Vec<u8>, starts: bool, flags in 0..4_u8) {
+        if starts {
+            let start = [b'x', b'h', b'b', b'2', flags, 0, 0, 0];
+            bytes.splice(..0, start);
+            bytes.extend([0; HANDLE_SIZE]);
+        }
+        let bytes = if bytes.len() < 4 { bytes } else { resummed(bytes) };
+        if let Ok(Unpacked::Whole(bundle)) = Bundle::decode(&bytes) {
+            prop_assert_eq!(bundle.encode().unwrap(), bytes);
+        }
+    }
+}

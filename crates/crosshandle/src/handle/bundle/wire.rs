@@ -1,0 +1,316 @@
+//! The bytes of a bundle: written, and read with every check.
+
+use super::{
+    Bundle, BundleError, BundledArray, Dimension, ElementType, Layout, MAX_ARRAYS, MAX_DIMENSIONS,
+    MAX_STRUCTURE, MAX_TABLE, ReadyEvent,
+};
+use crate::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
+
+/// The first bytes of a bundle of any version.
+const MAGIC: &[u8; 3] = b"xhb";
+/// The byte after them: the version of the format that this crate writes and reads.
+const VERSION: u8 = b'2';
+const FLAG_EVENT: u32 = 1;
+const FLAG_TABLE: u32 = 2;
+/// Bytes of an array without dimensions, the shortest.
+const MIN_ARRAY_BYTES: usize = HANDLE_SIZE + 4 + 8;
+
+/// A bundle as its bytes have it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unpacked {
+    /// All of it.
+    Whole(Bundle),
+    /// The head. The table is in shared memory.
+    Head(TableHead),
+}
+
+/// The head of a bundle whose table is in shared memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableHead {
+    event: Option<ReadyEvent>,
+    arrays: usize,
+    structure: usize,
+    table: MemoryHandle,
+    len: usize,
+    sum: u32,
+}
+
+impl TableHead {
+    /// Returns the handle of the memory that holds the table.
+    pub fn table(&self) -> &MemoryHandle {
+        &self.table
+    }
+
+    /// Returns the length of the table, in bytes: at most [`MAX_TABLE`], and no more than the memory has.
+    #[allow(clippy::len_without_is_empty, reason = "no table is empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the signal after which the arrays are ready; `None`: they are.
+    pub fn event(&self) -> Option<ReadyEvent> {
+        self.event
+    }
+
+    /// Reads the rest of the bundle from a copy of its table.
+    ///
+    /// # Errors
+    /// [`BundleError`] for what is no table of this bundle.
+    pub fn finish(self, table: &[u8]) -> Result<Bundle, BundleError> {
+        if table.len() != self.len {
+            return Err(BundleError::TooShort);
+        }
+        if crc32c::crc32c(table) != self.sum {
+            return Err(BundleError::Damaged);
+        }
+        read_table(Reader(table), self.arrays, self.structure, self.event)
+    }
+}
+
+impl Bundle {
+    /// Returns the bytes to send, with everything in them.
+    ///
+    /// # Errors
+    /// [`BundleError`] for more than the bytes can say, or an array that is not all inside its handle's
+    /// memory.
+    pub fn encode(&self) -> Result<Vec<u8>, BundleError> {
+        let table = self.encode_table()?;
+        let mut bytes = self.start(0, table.len());
+        bytes.extend(table);
+        Ok(finished(bytes))
+    }
+
+    /// Returns the table alone, to be put into shared memory.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_table(&self) -> Result<Vec<u8>, BundleError> {
+        check_counts(self.arrays.len(), self.structure.len())?;
+        let room = self.structure.len() + self.arrays.len() * (MIN_ARRAY_BYTES + 32);
+        let mut bytes = Vec::with_capacity(room);
+        bytes.extend(self.structure.as_bytes());
+        for array in &self.arrays {
+            let layout = &array.layout;
+            layout.check(array.handle.len())?;
+            bytes.extend(array.handle.as_bytes());
+            bytes.extend([layout.element.code, layout.element.bits]);
+            bytes.extend([u8::from(array.read_only), layout.dimensions.len() as u8]);
+            bytes.extend(layout.offset.to_le_bytes());
+            for Dimension { size, stride } in &layout.dimensions {
+                bytes.extend(size.to_le_bytes());
+                bytes.extend(stride.to_le_bytes());
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Returns the bytes to send when `table`, which [`encode_table`](Self::encode_table) made, is at
+    /// the start of the memory that `handle` is for.
+    ///
+    /// # Errors
+    /// [`BundleError::TooLarge`] for a table that is longer than [`MAX_TABLE`];
+    /// [`BundleError::Malformed`] for memory that has no room for the table.
+    pub fn encode_head(&self, handle: &MemoryHandle, table: &[u8]) -> Result<Vec<u8>, BundleError> {
+        check_table(handle, table.len())?;
+        let mut bytes = self.start(FLAG_TABLE, HANDLE_SIZE + 12);
+        bytes.extend(handle.as_bytes());
+        bytes.extend((table.len() as u64).to_le_bytes());
+        bytes.extend(crc32c::crc32c(table).to_le_bytes());
+        Ok(finished(bytes))
+    }
+
+    /// Returns what all bundles begin with, with room for `more` bytes.
+    fn start(&self, flags: u32, more: usize) -> Vec<u8> {
+        let flags = flags | if self.event.is_some() { FLAG_EVENT } else { 0 };
+        let mut bytes = Vec::with_capacity(16 + 8 + HANDLE_SIZE + more + 4);
+        bytes.extend(MAGIC);
+        bytes.push(VERSION);
+        for number in [flags, self.arrays.len() as u32, self.structure.len() as u32] {
+            bytes.extend(number.to_le_bytes());
+        }
+        if let Some(ReadyEvent { handle, value }) = &self.event {
+            bytes.extend(value.to_le_bytes());
+            bytes.extend(handle.as_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a bundle's bytes, and takes no more memory than they account for.
+    ///
+    /// # Errors
+    /// [`BundleError`] for what is no bundle.
+    pub fn decode(bytes: &[u8]) -> Result<Unpacked, BundleError> {
+        if !bytes.starts_with(MAGIC) {
+            return Err(BundleError::NotABundle);
+        }
+        let (body, sum) = bytes.split_last_chunk::<4>().ok_or(BundleError::TooShort)?;
+        let mut reader = Reader(body);
+        let [.., version] = reader.array::<4>()?;
+        if version != VERSION {
+            return Err(BundleError::UnsupportedVersion {
+                found: version.into(),
+                supported: VERSION.into(),
+            });
+        }
+        if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
+            return Err(BundleError::Damaged);
+        }
+        let flags = reader.u32()?;
+        if flags & !(FLAG_EVENT | FLAG_TABLE) != 0 {
+            return Err(malformed("flags", "an unknown one is set"));
+        }
+        let (arrays, structure) = (reader.u32()? as usize, reader.u32()? as usize);
+        check_counts(arrays, structure)?;
+        let event = match flags & FLAG_EVENT {
+            0 => None,
+            _ => Some(ReadyEvent {
+                value: reader.u64()?,
+                handle: EventHandle::from_bytes(reader.take(HANDLE_SIZE)?)?,
+            }),
+        };
+        if flags & FLAG_TABLE == 0 {
+            return read_table(reader, arrays, structure, event).map(Unpacked::Whole);
+        }
+        let table = MemoryHandle::from_bytes(reader.take(HANDLE_SIZE)?)?;
+        let len = reader.u64()?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let sum = reader.u32()?;
+        reader.end()?;
+        check_table(&table, len)?;
+        if len < structure + arrays * MIN_ARRAY_BYTES {
+            return Err(malformed("table", "it is too short for its arrays"));
+        }
+        Ok(Unpacked::Head(TableHead {
+            event,
+            arrays,
+            structure,
+            table,
+            len,
+            sum,
+        }))
+    }
+}
+
+fn finished(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = crc32c::crc32c(&bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+fn check_counts(arrays: usize, structure: usize) -> Result<(), BundleError> {
+    let too_large = |what, most| Err(BundleError::TooLarge { what, most });
+    if arrays > MAX_ARRAYS {
+        return too_large("arrays", MAX_ARRAYS);
+    }
+    if structure > MAX_STRUCTURE {
+        return too_large("bytes of structure", MAX_STRUCTURE);
+    }
+    Ok(())
+}
+
+fn check_table(handle: &MemoryHandle, len: usize) -> Result<(), BundleError> {
+    if len > MAX_TABLE {
+        return Err(BundleError::TooLarge {
+            what: "bytes of table",
+            most: MAX_TABLE,
+        });
+    }
+    match len as u64 > handle.len() {
+        true => Err(malformed("table", "it is longer than its memory")),
+        false => Ok(()),
+    }
+}
+
+const fn malformed(part: &'static str, why: &'static str) -> BundleError {
+    BundleError::Malformed { part, why }
+}
+
+/// Reads structure and arrays, which are all that is left.
+fn read_table(
+    mut reader: Reader<'_>,
+    arrays: usize,
+    structure: usize,
+    event: Option<ReadyEvent>,
+) -> Result<Bundle, BundleError> {
+    let structure = str::from_utf8(reader.take(structure)?)
+        .map_err(|_| malformed("structure", "it is no text"))?;
+    // Before anything is made of them: no more room than the bytes that are there can fill.
+    if arrays > reader.0.len() / MIN_ARRAY_BYTES {
+        return Err(BundleError::TooShort);
+    }
+    let mut read = Vec::with_capacity(arrays);
+    for _ in 0..arrays {
+        read.push(reader.bundled_array()?);
+    }
+    reader.end()?;
+    Ok(Bundle {
+        structure: structure.to_owned(),
+        arrays: read,
+        event,
+    })
+}
+
+/// The bytes that were not read yet.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], BundleError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(BundleError::TooShort)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BundleError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(BundleError::TooShort)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, BundleError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, BundleError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn end(&self) -> Result<(), BundleError> {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => Err(malformed("end", "there are bytes after it")),
+        }
+    }
+
+    fn bundled_array(&mut self) -> Result<BundledArray, BundleError> {
+        let handle = MemoryHandle::from_bytes(self.take(HANDLE_SIZE)?)?;
+        let [code, bits, read_only, count] = self.array()?;
+        if read_only > 1 {
+            return Err(malformed("array", "its access has no such number"));
+        }
+        if usize::from(count) > MAX_DIMENSIONS {
+            return Err(BundleError::TooLarge {
+                what: "dimensions of an array",
+                most: MAX_DIMENSIONS,
+            });
+        }
+        let offset = self.u64()?;
+        let mut dimensions = Vec::with_capacity(usize::from(count));
+        for _ in 0..count {
+            dimensions.push(Dimension {
+                size: self.u64()?,
+                stride: self.array().map(i64::from_le_bytes)?,
+            });
+        }
+        let layout = Layout {
+            element: ElementType { code, bits },
+            offset,
+            dimensions,
+        };
+        layout.check(handle.len())?;
+        Ok(BundledArray {
+            handle,
+            read_only: read_only == 1,
+            layout,
+        })
+    }
+}

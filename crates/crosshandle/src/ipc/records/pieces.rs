@@ -1,0 +1,119 @@
+//! Memory that consists of pieces: one range of addresses over many allocations of a driver.
+//!
+//! The exporter has a [`PieceSet`]. It says of which objects the memory consists, and stays as it is
+//! whatever becomes of the addresses that they were found at. An importer asks for the descriptors of
+//! some pieces at a time ([`MAX_DESCRIPTORS`] of them), maps them side by side and closes them, and
+//! asks for the next ones meanwhile. So neither side needs more than twice that many descriptors at a
+//! time.
+
+use super::Shared;
+use crate::error::{Error, Result};
+use crate::ipc::broker::protocol::{BackendBlob, MAX_PIECES, PiecePart};
+use crate::ipc::broker::{PieceBatch, PieceFile};
+use crate::os::socket::MAX_DESCRIPTORS;
+use crate::types::Access;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A piece: a part of an object that can be shared by its descriptor.
+pub(crate) struct Piece {
+    pub(crate) object: Arc<dyn Shared>,
+    pub(crate) part: PiecePart,
+}
+
+/// The pieces of memory, in the order of their addresses, with nothing between them. All are of one backend,
+/// and have the same blob.
+pub(crate) struct PieceSet {
+    pieces: Vec<Piece>,
+    len: usize,
+}
+
+impl PieceSet {
+    /// Makes a set of at least one piece.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] for more than any memory may have.
+    pub(crate) fn new(pieces: Vec<Piece>) -> Result<Self> {
+        if pieces.len() > MAX_PIECES {
+            return Err(Error::LimitReached {
+                what: format!(
+                    "the memory consists of {} pieces, and a handle is for {MAX_PIECES} at most",
+                    pieces.len()
+                ),
+                remedy: "share parts of it, or map larger pieces".into(),
+            });
+        }
+        let len = pieces.iter().map(|piece| piece.part.len as usize).sum();
+        Ok(Self { pieces, len })
+    }
+
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Makes sure that the pieces can be lent.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        let mut pieces = self.pieces.iter();
+        pieces.try_for_each(|piece| piece.object.prepare_to_lend())
+    }
+
+    /// Returns the pieces that come with one answer, from number `first` on; `None` behind the last one.
+    fn batch(&self, first: u32) -> Option<&[Piece]> {
+        let rest = self.pieces.get(first as usize..)?;
+        (!rest.is_empty()).then(|| &rest[..rest.len().min(MAX_DESCRIPTORS)])
+    }
+
+    /// Returns whether [`lend`](Self::lend) calls a driver; `None` if there is no such piece.
+    pub(crate) fn lends_by_driver(&self, first: u32) -> Option<bool> {
+        let mut batch = self.batch(first)?.iter();
+        Some(batch.any(|piece| piece.object.lends_by_driver()))
+    }
+
+    /// Returns the descriptors of some pieces from number `first` on; `None` if there is no such piece.
+    pub(crate) fn lend(&self, first: u32, access: Access) -> Option<Result<PieceBatch>> {
+        let batch = self.batch(first)?;
+        let lend = |piece: &Piece| {
+            Ok(PieceFile {
+                file: piece.object.lend(access)?,
+                part: piece.part,
+                disposal: None,
+            })
+        };
+        let files: Result<Vec<_>> = batch.iter().map(lend).collect();
+        Some(files.map(|files| {
+            PieceBatch {
+                total: self.pieces.len() as u32,
+                first,
+                files,
+                note: batch
+                    .first()
+                    .map_or(BackendBlob::NONE, |piece| piece.object.note()),
+            }
+        }))
+    }
+}
+
+/// Memory without addresses that consists of pieces, for the exporter.
+pub(crate) struct PiecedMemory(pub(crate) PieceSet);
+
+impl Shared for PiecedMemory {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.0.prepare()
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Err(Error::invalid("memory of many pieces has no descriptor"))
+    }
+
+    fn pieces(&self) -> Option<&PieceSet> {
+        Some(&self.0)
+    }
+}

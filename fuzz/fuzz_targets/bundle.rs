@@ -1,0 +1,66 @@
+//! Reads any bytes as a bundle, as they are and with a valid start and sums, and with the rest of the
+//! input as a table in shared memory.
+
+#![no_main]
+
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::bundle::{Bundle, BundleError, Unpacked};
+use crosshandle_fuzz::retagged;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    judge(data);
+    let bytes = mended(data);
+    assert_ne!(judge(&bytes), Err(BundleError::Damaged));
+});
+
+/// Reads bytes; those that are a bundle are the only ones of it.
+fn judge(bytes: &[u8]) -> Result<(), BundleError> {
+    match Bundle::decode(bytes)? {
+        Unpacked::Whole(bundle) => {
+            assert_eq!(bundle.encode().as_deref(), Ok(bytes));
+            for array in &bundle.arrays {
+                assert_eq!(array.layout.check(array.handle.len()), Ok(()));
+            }
+            // The same bundle with its table elsewhere.
+            let table = bundle.encode_table().expect("it was just read");
+            let memory = bundle.arrays.iter().map(|array| array.handle);
+            if let Some(memory) = memory.max_by_key(|memory| memory.len())
+                && let Ok(head) = bundle.encode_head(&memory, &table)
+            {
+                let Ok(Unpacked::Head(head)) = Bundle::decode(&head) else {
+                    panic!("a head of its own making");
+                };
+                assert_eq!(head.finish(&table).as_ref(), Ok(&bundle));
+            }
+        }
+        Unpacked::Head(head) => {
+            assert!(head.len() as u64 <= head.table().len());
+            if head.len() < 1 << 16 {
+                assert!(head.clone().finish(&vec![0; head.len()]).is_err() || head.len() == 0);
+            }
+            let _ = head.finish(bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the bytes with the start of a bundle and right sums: a fuzzer does not find a CRC by itself.
+/// Whatever begins as a handle does gets its tag too.
+fn mended(data: &[u8]) -> Vec<u8> {
+    let mut bytes = [b"xhb2", data].concat();
+    let mut at = 0;
+    while let Some(window) = bytes.get(at..at + HANDLE_SIZE) {
+        match window.starts_with(b"XHDL") {
+            true => {
+                let tagged = retagged(window).expect("of a handle's size");
+                bytes[at..at + HANDLE_SIZE].copy_from_slice(&tagged);
+                at += HANDLE_SIZE;
+            }
+            false => at += 1,
+        }
+    }
+    let sum = crc32c::crc32c(&bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
