@@ -80,6 +80,8 @@ fn a_model_outlives_its_loader_and_the_holder() {
         alone.stderr
     );
     let pair = Pair::start(&sandbox);
+    let empty = sandbox.run(["ps"]).expect(0);
+    assert!(empty.text().contains("crosshandle"), "{}", empty.text());
     let loaded = sandbox.run(load).expect(0);
     assert!(loaded.text().contains("2 tensors"), "{}", loaded.text());
     let hash = loaded

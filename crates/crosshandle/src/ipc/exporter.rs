@@ -1023,7 +1023,7 @@ impl Drop for Exporter {
 mod tests {
     use super::*;
     use crate::ipc::broker::protocol::{ProgramName, Reply, Request};
-    use crate::ipc::broker::{Connection, Deadline};
+    use crate::ipc::broker::{Connection, Deadline, Route};
     use crate::ipc::chunks::LedgerChunk;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
@@ -1058,7 +1058,14 @@ mod tests {
         let number = address::exporter_id()?;
         let policy = PeerPolicy::default();
         let deadline = Deadline::after(DEADLINE);
-        let connection = Connection::open(number, 0, Some(directory), &policy, &deadline)?;
+        let connection = Connection::open(
+            number,
+            0,
+            Route::Exporter,
+            Some(directory),
+            &policy,
+            &deadline,
+        )?;
         let request = Request::Attach {
             context: exporter.number(),
             credential,

@@ -177,6 +177,11 @@ pub(crate) fn publish(context: u32, policy: PeerPolicy, exports: Weak<dyn Export
     all.insert(context, Published { policy, exports });
 }
 
+/// Notes that this process answers importers from now on, though it exports nothing yet.
+pub(super) fn note_start() {
+    STARTED.get_or_init(process::time);
+}
+
 /// Answers for a record that another process has handed over.
 pub(crate) fn hold(key: Key, policy: PeerPolicy, exports: Weak<dyn Exports>) {
     STARTED.get_or_init(process::time);
@@ -212,6 +217,10 @@ pub(crate) fn local_exports(context: u32) -> Option<Arc<dyn Exports>> {
 /// Returns whether a user may open anything of this process. Other users are sent no descriptor,
 /// and theirs are not received.
 fn is_admitted_anywhere(uid: u32) -> bool {
+    // A holder that holds nothing yet has no context, and reports that to its user.
+    if PeerPolicy::SameUser.admits(uid) {
+        return true;
+    }
     let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
     let is_admitted = all.values().any(|published| published.policy.admits(uid));
     drop(all);

@@ -202,6 +202,7 @@ pub(crate) struct HeldListener {
 impl HeldListener {
     /// Begins to answer.
     pub(crate) fn serve(listener: OwnedFd) -> Result<Self> {
+        client::note_start();
         let guard = socket::refuse_descriptors(&listener);
         let listener = Listener {
             spare: Mutex::new(spare().ok()),
