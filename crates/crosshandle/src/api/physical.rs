@@ -47,7 +47,7 @@ impl PhysicalMemory {
         core.check_memory(&fields, access)?;
         let credential = Credential::of(&fields);
         let deadline = core.deadline();
-        let (attachment, fetched) = core.from_either(&fields, &deadline, |attachment| {
+        let (attachment, fetched) = core.ask_either(&fields, &deadline, |attachment| {
             attachment.fetch(&fields, access, &deadline)
         })?;
         let len = fetched.len;

@@ -125,7 +125,7 @@ impl Imports {
 
     /// Calls `fetch` with the attachment to a handle's exporter, and with that to its holder if the exporter
     /// has handed the memory over or is gone. Returns the attachment that had it, too.
-    pub(super) fn from_either<R>(
+    pub(super) fn ask_either<R>(
         &self,
         fields: &Fields,
         origin: &Origin,
@@ -234,7 +234,7 @@ impl Imports {
                 segment.add(backend, import, part)
             })
         };
-        let (attachment, fetched) = core.from_either(fields, deadline, |attachment| {
+        let (attachment, fetched) = core.ask_either(fields, deadline, |attachment| {
             attachment.fetch_segment(fields, key.access, deadline, &mut take)
         })?;
         let memory = match (fetched, pieced) {

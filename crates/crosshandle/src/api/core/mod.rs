@@ -222,14 +222,14 @@ impl ContextCore {
 
     /// Calls `fetch` with the attachment to whoever answers for the memory that a handle names, and returns
     /// that one, too.
-    pub(crate) fn from_either<R>(
+    pub(crate) fn ask_either<R>(
         &self,
         fields: &Fields,
         deadline: &Deadline,
         fetch: impl FnMut(&Attachment) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
         self.imports
-            .from_either(fields, &self.origin, deadline, fetch)
+            .ask_either(fields, &self.origin, deadline, fetch)
     }
 
     /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.
