@@ -155,7 +155,7 @@ fn write_model(path: &Path, each: usize) -> Result<()> {
     let mut part = vec![0_u8; each];
     for index in 0..TENSORS {
         for (at, byte) in part.iter_mut().enumerate() {
-            *byte = (at ^ at >> 8 ^ index) as u8;
+            *byte = (at ^ (at >> 8) ^ index) as u8;
         }
         file.write_all(&part)?;
     }

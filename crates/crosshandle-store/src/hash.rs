@@ -85,7 +85,7 @@ mod tests {
     fn pieces_have_the_hash_of_the_whole() {
         const PIECE: usize = PIECE_BYTES as usize;
         let bytes: Vec<u8> = (0..5 * PIECE + 77_777)
-            .map(|i| (i * i >> 3) as u8)
+            .map(|i| ((i * i) >> 3) as u8)
             .collect();
         for len in [
             1,
