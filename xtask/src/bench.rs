@@ -7,10 +7,14 @@ use std::path::PathBuf;
 use crate::python::Environment;
 use crate::step::Step;
 use crate::workspace::Workspace;
-use crate::{Result, debian};
+use crate::{Result, debian, wheel};
 
 /// Replaces this process by the benchmark program, which so gets the terminal and Ctrl-C.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    if args.first().is_some_and(|suite| suite == "python") {
+        let error = wheel::bench(workspace)?.args(&args[1..]).exec();
+        return Err(format!("cannot run python: {error}"));
+    }
     let mut command = workspace.cargo(&[
         "run",
         "--locked",

@@ -9,7 +9,7 @@ use crate::clients::FOR_LEVEL_ZERO;
 use crate::python::{Environment, requirement};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
-use crate::{Result, clients};
+use crate::{Result, clients, wheel};
 
 /// The script that runs everything on the machine with GPUs.
 const SCRIPT: &str = include_str!("gpu/run.sh");
@@ -86,6 +86,7 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     }
     pack_clients(workspace, &directory)?;
     pack_interop(workspace, &directory)?;
+    wheel::pack(workspace, &directory.join("python"))?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))

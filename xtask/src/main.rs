@@ -26,6 +26,7 @@ mod step;
 mod supply_chain;
 mod test;
 mod tools;
+mod ucx;
 mod wheel;
 mod workspace;
 
@@ -63,7 +64,7 @@ enum Task {
         root: Option<PathBuf>,
     },
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench cuda`,
-    /// `bench level-zero`, `bench ur`.
+    /// `bench level-zero`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
         /// Passed to the benchmark program as they are; `host --help` lists them.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

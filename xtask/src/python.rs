@@ -1,5 +1,5 @@
-//! The Python environments: one with the stock Unified Runtime (headers, loader, SYCL runtime, dpctl, and
-//! the libclang that bindgen needs) at the versions of `requirements.txt`, and one that builds and tests the
+//! The Python environments: one with the stock Unified Runtime (headers, loader, SYCL runtime, dpctl, an
+//! OpenCL runtime, and the libclang that bindgen needs) at the versions of `requirements.txt`, and one that builds and tests the
 //! wheel, at those of `requirements-wheel.txt`.
 //!
 //! Each is created once, in the target directory, and found again by its name: a hash of the
@@ -69,7 +69,7 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// Returns the environment. Creates it if it does not exist yet, which downloads some 700 MB.
+    /// Returns the environment. Creates it if it does not exist yet, which downloads some 930 MB.
     ///
     /// Files of an interrupted creation are removed first. Of several concurrent callers one creates the
     /// environment and the others wait.
@@ -147,6 +147,11 @@ impl Environment {
     /// program finds them with this directory in `LD_LIBRARY_PATH`.
     pub(crate) fn library_dir(&self) -> PathBuf {
         self.directory.join("lib")
+    }
+
+    /// Returns the OpenCL runtime for the CPU.
+    pub(crate) fn opencl(&self) -> PathBuf {
+        self.library_dir().join("libintelocl.so")
     }
 
     /// Returns the directory of `libclang.so`.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools, wheel};
+use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools, ucx, wheel};
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
@@ -33,6 +33,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     };
     let level_zero = level_zero(workspace, &mut skipped);
     let containers = containers(workspace, &mut skipped);
+    let ucx = ucx::variables(workspace).unwrap_or_else(|reason| {
+        skipped.push(format!("links over UCX: {reason}"));
+        Default::default()
+    });
     let lints = [
         "clippy",
         "--locked",
@@ -102,6 +106,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let which = if runtime.is_some() { "all" } else { "default" };
     variables.extend(level_zero);
     variables.extend(containers);
+    // Without UCX the names are empty.
+    variables.extend(ucx.into_iter().filter(|(name, _)| !name.is_empty()));
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
         // Without spaces: the arguments are split at spaces.
@@ -126,8 +132,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 }
 
 /// Returns the variables by which tests find the stock runtime and the programs that run on it.
-fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 4]> {
+fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 5]> {
     Ok([
+        ("CROSSHANDLE_OPENCL", runtime.opencl()),
         (
             "UR_CLIENTS_DIR",
             clients::build(workspace, runtime)?.directory,

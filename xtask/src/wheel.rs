@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::Result;
@@ -45,6 +46,9 @@ const DEVELOPMENT: Profile = Profile {
     directory: "debug",
 };
 const TEST_LIMIT: Duration = Duration::from_secs(10 * 60);
+const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
+/// The benchmarks in Python.
+const BENCHES: &str = "benches/python";
 
 struct Profile {
     name: &'static str,
@@ -65,21 +69,14 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
     let wheel = make(workspace, &environment, &DEVELOPMENT)?;
     let installed = workspace.target.join("wheel").join("installed");
-    empty(&installed)?;
-    let mut install = environment.pip();
-    install.args(["install", "--no-index", "--no-deps", "--target"]);
-    install.arg(&installed).arg(&wheel);
-    Step::new(workspace, "install the wheel", install).run()?;
+    install(workspace, &environment, &wheel, &installed)?;
     // Without any other package.
-    let mut import = command(&environment.python());
-    import
-        .args([
-            "-S",
-            "-c",
-            "import crosshandle; crosshandle.Context().event().wait()",
-        ])
+    let mut tour = command(&environment.python());
+    tour.args(["-S", "-m", "crosshandle.tour"])
         .env("PYTHONPATH", &installed);
-    Step::new(workspace, "python module alone", import).run()?;
+    Step::new(workspace, "python tour, module alone", tour)
+        .limit(TOUR_LIMIT)
+        .run()?;
     let package = workspace.root.join(PACKAGE);
     let mut types = command(&environment.python());
     types
@@ -106,6 +103,46 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "python tests", tests)
         .limit(TEST_LIMIT)
         .run()
+}
+
+/// Builds the wheel, and returns a command that runs the benchmarks with it.
+pub(crate) fn bench(workspace: &Workspace) -> Result<Command> {
+    let environment = Environment::for_wheel(workspace)?;
+    let wheel = make(workspace, &environment, &RELEASE)?;
+    let installed = workspace.target.join("wheel").join("measured");
+    install(workspace, &environment, &wheel, &installed)?;
+    let mut bench = command(&environment.python());
+    bench
+        .arg(workspace.root.join(BENCHES).join("bench.py"))
+        .env("PYTHONPATH", &installed)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(bench)
+}
+
+/// Builds the wheel, and copies it, its tests and its benchmarks to a directory.
+pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
+    let environment = Environment::for_wheel(workspace)?;
+    let wheel = make(workspace, &environment, &RELEASE)?;
+    empty(directory)?;
+    let name = wheel.file_name().ok_or("the wheel has no name")?;
+    copy(&wheel, &directory.join(name))?;
+    let tests = workspace.root.join(PACKAGE).join("tests");
+    copy_tree(&tests, &directory.join("tests"))?;
+    copy_tree(&workspace.root.join(BENCHES), &directory.join("bench"))
+}
+
+/// Installs a wheel where nothing else is.
+fn install(
+    workspace: &Workspace,
+    environment: &Environment,
+    wheel: &Path,
+    directory: &Path,
+) -> Result<()> {
+    empty(directory)?;
+    let mut install = environment.pip();
+    install.args(["install", "--no-index", "--no-deps", "--target"]);
+    install.arg(directory).arg(wheel);
+    Step::new(workspace, "install the wheel", install).run()
 }
 
 /// Builds a wheel, and returns its path.

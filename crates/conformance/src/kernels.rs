@@ -10,6 +10,8 @@ use std::ptr::NonNull;
 
 /// An address at which no process has memory.
 const NOWHERE: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+/// The kernels as a module, made of the text beside it.
+const SPIR_V: &[u8] = include_bytes!("../kernels/kernels.spv");
 /// Number of threads of a block.
 const BLOCK: u32 = 128;
 
@@ -22,7 +24,7 @@ pub struct Kernels {
 impl Kernels {
     /// Returns whether a device can run them.
     pub fn run_on(device: &Device) -> bool {
-        device.info().kernels.is_some() && image(device).is_some()
+        image(device.info().backend).is_some() && device.kernels().is_ok()
     }
 
     /// Loads the kernels.
@@ -42,8 +44,8 @@ impl Kernels {
     /// # Errors
     /// Fails as [`Context::load_program`] does.
     pub fn program(context: &Context) -> Result<Program> {
-        let text = image(context.device()).unwrap_or_default();
-        context.load_program(ProgramImage::text(text))
+        let image = image(context.device().info().backend);
+        context.load_program(image.unwrap_or(ProgramImage::text("")))
     }
 
     /// Returns a command that sets every word to `value`.
@@ -75,10 +77,14 @@ impl Kernels {
     }
 }
 
-/// Returns the assembly of the program for a device.
-fn image(device: &Device) -> Option<&'static str> {
-    match device.info().backend {
-        BackendKind::Cuda => Some(include_str!("../../crosshandle/src/hal/cuda/kernels.ptx")),
+/// Returns the program for a backend's devices.
+fn image(backend: BackendKind) -> Option<ProgramImage<'static>> {
+    match backend {
+        BackendKind::Cuda => Some(ProgramImage::text(include_str!(
+            "../../crosshandle/src/hal/cuda/kernels.ptx"
+        ))),
+        // SAFETY: the module is valid, by the assembler's validator.
+        BackendKind::Host => Some(unsafe { ProgramImage::spirv(SPIR_V) }),
         _ => None,
     }
 }

@@ -286,6 +286,8 @@ macro_rules! for_each_case {
                 rights_cannot_be_forged
                 segments_cannot_be_confused
                 damaged_handles_are_refused
+                bundles_cross
+                bundles_of_others_are_checked
             }
             limits {
                 importer_without_descriptors

@@ -2,18 +2,22 @@
 //! (`crosshandle::handle::bundle`); `crosshandle/_sharing.py` has the grammar of their structure.
 
 use crate::array::{Array, Dtype, Layout};
+use crate::context::Context;
 use crate::error::Result;
+use crate::event::Event;
 use crate::handle::EventHandle;
 use crate::interrupt::detached;
 use crate::memory::Memory;
+use crosshandle::MemoryHandle;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
+use crosshandle::handle::{BackendKind, DeviceUuid};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
 /// `event`: the handle of an event and the number of the signal after which they are ready.
@@ -36,7 +40,7 @@ pub(crate) fn pack<'py>(
 #[pyo3(signature = (context, structure, arrays, read_only, *, event = None))]
 pub(crate) fn pack_shared<'py>(
     py: Python<'py>,
-    context: &crate::context::Context,
+    context: &Context,
     structure: &str,
     arrays: &Bound<'py, PyList>,
     read_only: bool,
@@ -49,16 +53,41 @@ pub(crate) fn pack_shared<'py>(
     Ok((PyBytes::new(py, &bytes), table))
 }
 
-/// Unpacks a bundle, and opens its memory in a context. Returns the structure and the arrays.
+/// Unpacks a bundle, and opens its memory: in `context`, or each array in the default context of its device. Returns
+/// the structure and the arrays.
 #[pyfunction]
 #[pyo3(signature = (context, data, *, writable = true))]
 pub(crate) fn unpack<'py>(
     py: Python<'py>,
-    context: &crate::context::Context,
+    context: Option<Bound<'py, Context>>,
     data: &[u8],
     writable: bool,
 ) -> PyResult<(String, Bound<'py, PyList>)> {
-    let bundle = detached(py, || context.0.unpack_bundle(data))?;
+    let bundle = match Bundle::decode(data).map_err(refused)? {
+        Unpacked::Whole(bundle) => bundle,
+        Unpacked::Head(_) => {
+            // The table is memory of the host, wherever the arrays are.
+            let host = host_context(py)?;
+            let context = &host.get().0;
+            detached(py, || context.unpack_bundle(data))?
+        }
+    };
+    let context_of = |handle: &MemoryHandle| match &context {
+        Some(context) => Ok(context.clone()),
+        None => context_of(py, handle),
+    };
+    let ready = match bundle.event {
+        None => None,
+        Some(ReadyEvent { handle, value }) => {
+            let context = match bundle.arrays.first() {
+                Some(array) => context_of(&array.handle)?,
+                None => host_context(py)?,
+            };
+            let context = &context.get().0;
+            let event = detached(py, || context.open_event(&handle))?;
+            Some((Py::new(py, Event::new(event, Some(handle)))?, value))
+        }
+    };
     let arrays = PyList::empty(py);
     let mut opened = HashMap::new();
     for array in bundle.arrays {
@@ -67,13 +96,54 @@ pub(crate) fn unpack<'py>(
         let memory = match opened.get(&key) {
             Some(memory) => Arc::clone(memory),
             None => {
-                let memory = Memory::open(py, &context.0, array.handle, writable)?.shared()?;
+                let context = context_of(&array.handle)?;
+                let context = &context.get().0;
+                let memory = Memory::open(py, context, array.handle, writable)?.shared()?;
                 opened.entry(key).or_insert(memory).clone()
             }
         };
-        arrays.append(Array::new(memory, layout_of(array.layout)?)?)?;
+        let array = Array::new(memory, layout_of(array.layout)?)?;
+        arrays.append(match &ready {
+            Some((event, value)) => array.after(event.clone_ref(py), *value),
+            None => array,
+        })?;
     }
     Ok((bundle.structure, arrays))
+}
+
+/// Returns this process's default context on the host.
+fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
+    let sharing = py.import("crosshandle._sharing")?;
+    Ok(sharing.call_method0("default_context")?.cast_into()?)
+}
+
+/// The default contexts of devices, as they were asked for.
+type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
+static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+
+/// Forgets which contexts are the default ones, so that they can end.
+#[pyfunction]
+pub(crate) fn forget_contexts() {
+    let known = std::mem::take(&mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
+    drop(known);
+}
+
+/// Returns this process's default context for a handle's device. It is asked for over and over.
+fn context_of<'py>(py: Python<'py>, handle: &MemoryHandle) -> PyResult<Bound<'py, Context>> {
+    let device = (handle.backend(), handle.device());
+    {
+        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, context)) = known.iter().find(|(own, _)| *own == device) {
+            return Ok(context.bind(py).clone());
+        }
+    }
+    let named = (device.0.to_string(), device.1.to_string());
+    let sharing = py.import("crosshandle._sharing")?;
+    let context = sharing.call_method1("_context_of", named)?;
+    let context = context.cast_into::<Context>()?;
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.push((device, context.clone().unbind()));
+    Ok(context)
 }
 
 /// Returns the handle of the event in a bundle's bytes and the number of its signal, or None. Opens nothing.
@@ -99,8 +169,13 @@ fn gather(
     let mut packed = Vec::with_capacity(arrays.len());
     for array in arrays.iter() {
         let array = array.cast_into::<Array>()?;
-        let Array { memory, layout, .. } = array.get();
-        let read_only = read_only || memory.is_read_only();
+        let Array {
+            memory,
+            layout,
+            read_only: own,
+            ..
+        } = array.get();
+        let read_only = read_only || *own;
         packed.push(BundledArray {
             handle: memory.handle(read_only)?,
             read_only,

@@ -4,14 +4,19 @@ use crate::array::{Array, Dtype, Layout};
 use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
+use crate::foreign::Wholes;
 use crate::handle::{EventHandle, MemoryHandle, any};
 use crate::interrupt::{self, detached};
 use crate::memory::Memory;
+use crate::physical::{PhysicalMemory, VirtualRange};
 use crate::queue::Queue;
 use crosshandle::handle::AnyHandle;
-use crosshandle::{AllocationOptions, ContextOptions, EventOptions, QueueOrder};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use crosshandle::{
+    AllocationOptions, ContextOptions, EventOptions, NativeObject, Ownership, QueueOrder,
+};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use std::path::PathBuf;
 
 /// What a process shares and opens on one device.
@@ -21,7 +26,7 @@ use std::path::PathBuf;
 /// directory by which processes find each other (default: the environment's, see the README); `exchange_timeout`
 /// is how long opening may wait for an exporter, in seconds.
 #[pyclass(frozen, module = "crosshandle")]
-pub(crate) struct Context(pub(crate) crosshandle::Context);
+pub(crate) struct Context(pub(crate) crosshandle::Context, pub(crate) Wholes);
 
 #[pymethods]
 impl Context {
@@ -47,7 +52,7 @@ impl Context {
             options = options.exchange_timeout(timeout);
         }
         let create = || crosshandle::Context::with_options(&device, options);
-        Ok(Self(detached(py, create)?))
+        Ok(Self(detached(py, create)?, Wholes::default()))
     }
 
     /// The device that the context is on.
@@ -56,7 +61,7 @@ impl Context {
         Device(self.0.device().clone())
     }
 
-    /// Allocates `nbytes` bytes, all zero, that can be shared. `align` is a power of two. `populate` takes
+    /// Allocates `nbytes` bytes, of arbitrary contents, that can be shared. `align` is a power of two. `populate` takes
     /// all pages of host memory now, so that a lack of memory is an error here and no signal later.
     #[pyo3(signature = (nbytes, *, name = None, align = None, populate = false))]
     fn allocate(
@@ -117,7 +122,19 @@ impl Context {
         Ok(Event::new(event, Some(handle)))
     }
 
-    /// Opens what a handle is for, memory or an event.
+    /// Creates `nbytes` bytes of physical memory, a multiple of the device's granularity: 2 MiB on GPUs, a page on the
+    /// host.
+    fn physical_memory(&self, py: Python<'_>, nbytes: usize) -> Result<PhysicalMemory> {
+        let memory = detached(py, || self.0.create_physical_memory(nbytes))?;
+        Ok(PhysicalMemory::new(memory, None))
+    }
+
+    /// Reserves `nbytes` bytes of addresses, to map physical memory into.
+    fn reserve(&self, py: Python<'_>, nbytes: usize) -> Result<VirtualRange> {
+        Ok(VirtualRange::new(detached(py, || self.0.reserve(nbytes))?))
+    }
+
+    /// Opens what a handle is for: memory, physical memory or an event.
     fn open(&self, py: Python<'_>, handle: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         match any(handle)? {
             AnyHandle::Memory(handle) => {
@@ -128,23 +145,47 @@ impl Context {
                 let event = detached(py, || self.0.open_event(&handle))?;
                 Ok(Py::new(py, Event::new(event, Some(handle)))?.into_any())
             }
-            AnyHandle::PhysicalMemory(_) => Err(PyTypeError::new_err(
-                "handles of physical memory can't be opened from Python",
-            )),
+            AnyHandle::PhysicalMemory(handle) => {
+                let memory = detached(py, || match handle.is_read_only() {
+                    true => self.0.open_physical_memory_read_only(&handle),
+                    false => self.0.open_physical_memory(&handle),
+                })?;
+                Ok(Py::new(py, PhysicalMemory::new(memory, Some(handle)))?.into_any())
+            }
         }
     }
 
-    /// Makes a queue, which runs commands in order, or as they become ready with `in_order=False`.
-    #[pyo3(signature = (*, in_order = true))]
-    fn queue(&self, py: Python<'_>, in_order: bool) -> Result<Queue> {
+    /// Makes a queue, which runs commands in order, or as they become ready with `in_order=False`. With `stream`, the
+    /// queue is that stream of torch, CuPy, numba or cuda.core (any object with `__cuda_stream__`), or of the
+    /// driver by its number: what is submitted to either runs in the order of the calls.
+    #[pyo3(signature = (stream = None, *, in_order = true))]
+    fn queue<'py>(
+        slf: &Bound<'py, Self>,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        in_order: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(stream) = stream {
+            return streams(py)?.call_method1("queue", (stream, slf));
+        }
         let order = match in_order {
             true => QueueOrder::InOrder,
             false => QueueOrder::OutOfOrder,
         };
-        Ok(Queue(detached(py, || self.0.create_queue_with(order))?))
+        let context = &slf.get().0;
+        let queue = detached(py, || context.create_queue_with(order))?;
+        Ok(Bound::new(py, Queue(queue))?.into_any())
     }
 
-    /// Makes an array in new memory, of elements that are zero. `shape` is a number or a tuple, `dtype` a NumPy dtype
+    /// Adopts a stream of the driver by its number. Whoever calls it keeps the stream for as long as the queue.
+    fn _adopt_stream(&self, py: Python<'_>, number: usize) -> Result<Queue> {
+        let native = NativeObject::new(self.0.device().info().backend, number);
+        // SAFETY: `crosshandle/_streams.py`, which alone calls this, keeps the stream's object with the queue.
+        let adopt = || unsafe { self.0.adopt_queue(native, Ownership::Borrowed) };
+        Ok(Queue(detached(py, adopt)?))
+    }
+
+    /// Makes an array in new memory, of arbitrary elements. `shape` is a number or a tuple, `dtype` a NumPy dtype
     /// or a name.
     #[pyo3(signature = (shape, dtype = None))]
     fn empty(
@@ -190,6 +231,15 @@ impl Context {
         let memory = Memory::allocated(memory, self.0.clone());
         Array::new(memory.shared()?, layout)
     }
+}
+
+/// Returns the module that knows the streams of other libraries.
+pub(crate) fn streams(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let module = MODULE.get_or_try_init(py, || {
+        PyResult::Ok(py.import("crosshandle._streams")?.into_any().unbind())
+    })?;
+    Ok(module.bind(py))
 }
 
 fn device_of(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::Device> {

@@ -67,6 +67,12 @@ impl Device {
         self.0.free_memory()
     }
 
+    /// What the sizes of physical memory and of mappings are multiples of, in bytes.
+    #[getter]
+    fn granularity(&self) -> usize {
+        self.0.info().granularity
+    }
+
     fn __eq__(&self, other: &Self) -> bool {
         self.0.info().uuid == other.0.info().uuid
     }

@@ -1,9 +1,11 @@
 //! Events.
 
-use crate::error::Result;
+use crate::context::streams;
+use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList};
 
 /// A counter of signals that processes share.
@@ -26,9 +28,28 @@ impl Event {
 
 #[pymethods]
 impl Event {
-    /// Signals from this process, and returns the signal's number.
-    fn signal(&self) -> Result<u64> {
-        Ok(self.event.signal()?)
+    /// Signals from this process, and returns the signal's number. With `stream`, of torch, CuPy, numba or cuda.core or
+    /// by its number, the stream signals once it has done what was submitted to it so far.
+    #[pyo3(signature = (stream = None))]
+    fn signal(slf: &Bound<'_, Self>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+        let event = &slf.get().event;
+        let Some(stream) = stream else {
+            return Ok(event.signal().map_err(Failure::from)?);
+        };
+        streams(slf.py())?.call_method1("signal", (slf, stream))?;
+        Ok(event.submitted())
+    }
+
+    /// Has a stream wait for signal `value` (default: the latest) before it does what is submitted to it later.
+    /// This call does not wait. If the signal's process dies, the stream goes on.
+    #[pyo3(signature = (stream, value = None))]
+    fn wait_on(
+        slf: &Bound<'_, Self>,
+        stream: &Bound<'_, PyAny>,
+        value: Option<u64>,
+    ) -> PyResult<()> {
+        streams(slf.py())?.call_method1("wait", (slf, stream, value))?;
+        Ok(())
     }
 
     /// Signals all numbers up to `value` at once.
@@ -46,7 +67,12 @@ impl Event {
 
     /// Waits for signal `value`, submitted or not, as `wait` does.
     #[pyo3(signature = (value, timeout = None))]
-    fn wait_value(&self, py: Python<'_>, value: u64, timeout: Option<f64>) -> PyResult<()> {
+    pub(crate) fn wait_value(
+        &self,
+        py: Python<'_>,
+        value: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let limit = interrupt::timeout(timeout)?;
         // What has completed needs no other thread to run.
         let done: Result<bool> = self.event.try_wait_value(value).map_err(Into::into);
@@ -67,11 +93,18 @@ impl Event {
         })
     }
 
+    /// Returns whether signal `value` has completed, or does so in the next microseconds: for event loops that have
+    /// nothing else to wait for.
+    fn _look(&self, py: Python<'_>, value: u64) -> Result<bool> {
+        interrupt::look(py, &self.event, value)
+    }
+
     /// Returns an awaitable that ends when signal `value`, submitted or not, has completed: in asyncio and
     /// in trio. Cancelling it has no effect on the event.
     fn reached<'py>(slf: &Bound<'py, Self>, value: u64) -> PyResult<Bound<'py, PyAny>> {
-        let module = slf.py().import("crosshandle._awaiting")?;
-        module.call_method1("reached", (slf, value))
+        static REACHED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let reached = REACHED.import(slf.py(), "crosshandle._awaiting", "reached")?;
+        reached.call1((slf, value))
     }
 
     /// The number of the signal that was submitted last; 0 if there was none.

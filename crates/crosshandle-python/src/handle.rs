@@ -32,6 +32,18 @@ macro_rules! handle_class {
                 Ok(Self(handle.map_err(|error| Failure::from(Error::from(error)))?))
             }
 
+            /// The backend of its device: `host`, `cuda` or `level_zero`.
+            #[getter]
+            fn backend(&self) -> String {
+                self.0.backend().to_string()
+            }
+
+            /// The identity of its device, as `Device.uuid` has it.
+            #[getter]
+            fn device_uuid(&self) -> String {
+                self.0.device().to_string()
+            }
+
             /// The id of the process that made it, in that process's own namespace: for messages only.
             #[getter]
             fn exporter_pid(&self) -> u32 {
@@ -86,6 +98,23 @@ handle_class! {
     EventHandle {}
 }
 
+handle_class! {
+    /// A handle to physical memory.
+    PhysicalMemoryHandle {
+        /// The bytes that it is for.
+        #[getter]
+        fn nbytes(&self) -> u64 {
+            self.0.len()
+        }
+
+        /// Whether it grants reading only.
+        #[getter]
+        fn read_only(&self) -> bool {
+            self.0.is_read_only()
+        }
+    }
+}
+
 /// What a handle can be given as.
 pub(crate) enum Form {
     Text(String),
@@ -106,7 +135,7 @@ pub(crate) fn text_or_bytes(value: &Bound<'_, PyAny>) -> PyResult<Form> {
     )))
 }
 
-/// Reads a handle of either kind.
+/// Reads a handle of any kind.
 pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
     if let Ok(handle) = value.cast::<MemoryHandle>() {
         return Ok(AnyHandle::Memory(handle.get().0));
@@ -114,10 +143,23 @@ pub(crate) fn any(value: &Bound<'_, PyAny>) -> PyResult<AnyHandle> {
     if let Ok(handle) = value.cast::<EventHandle>() {
         return Ok(AnyHandle::Event(handle.get().0));
     }
+    if let Ok(handle) = value.cast::<PhysicalMemoryHandle>() {
+        return Ok(AnyHandle::PhysicalMemory(handle.get().0));
+    }
     let parsed: std::result::Result<AnyHandle, _> = match text_or_bytes(value)? {
         Form::Text(text) => text.parse(),
         Form::Bytes(bytes) => AnyHandle::from_bytes(&bytes),
     };
     let handle: Result<_> = parsed.map_err(|error| Failure::from(Error::from(error)));
     Ok(handle?)
+}
+
+/// Reads a handle of any kind, from its bytes or its text.
+#[pyfunction]
+pub(crate) fn parse_handle(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    Ok(match any(value)? {
+        AnyHandle::Memory(handle) => Py::new(py, MemoryHandle(handle))?.into_any(),
+        AnyHandle::Event(handle) => Py::new(py, EventHandle(handle))?.into_any(),
+        AnyHandle::PhysicalMemory(handle) => Py::new(py, PhysicalMemoryHandle(handle))?.into_any(),
+    })
 }

@@ -6,9 +6,10 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `device.rs`, `context.rs`, `memory.rs`, `event.rs`, `queue.rs` | a class for each object of the library |
+//! | `device.rs`, `context.rs`, `memory.rs`, `event.rs`, `queue.rs`, `physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
+//! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
 //! | `notifier.rs` | awaited signals, for event loops |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
@@ -19,10 +20,12 @@ mod context;
 mod device;
 mod error;
 mod event;
+mod foreign;
 mod handle;
 mod interrupt;
 mod memory;
 mod notifier;
+mod physical;
 mod queue;
 
 use pyo3::prelude::*;
@@ -33,9 +36,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
-    use crate::array::foreign::{adopt, copied};
-    #[pymodule_export]
-    use crate::bundle::{event_of, pack, pack_shared, unpack};
+    use crate::bundle::{event_of, forget_contexts, pack, pack_shared, unpack};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
@@ -43,11 +44,19 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
-    use crate::handle::{EventHandle, MemoryHandle};
+    use crate::foreign::allocator::{
+        Block, drop_unused_arenas, keep_for_ever, serve_allocations, stop_freeing,
+    };
+    #[pymodule_export]
+    use crate::foreign::{Foreign, adopt_all, copied, describe};
+    #[pymodule_export]
+    use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]
     use crate::notifier::Notifier;
+    #[pymodule_export]
+    use crate::physical::{PhysicalMemory, VirtualRange};
     #[pymodule_export]
     use crate::queue::Queue;
 }

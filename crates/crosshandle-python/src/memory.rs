@@ -1,13 +1,15 @@
 //! Memory.
 
 use crate::array::{Array, Layout};
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::handle::MemoryHandle;
 use crate::interrupt::detached;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Memory that processes share: allocated by a context, or opened from a handle.
 ///
@@ -20,13 +22,119 @@ pub(crate) struct Memory {
 
 /// What arrays keep of memory.
 pub(crate) struct SharedMemory {
-    pub(crate) memory: crosshandle::Memory,
+    pub(crate) memory: Arc<crosshandle::Memory>,
     /// The handle by which it was opened, if it was.
     handle: Option<crosshandle::MemoryHandle>,
     pub(crate) context: crosshandle::Context,
+    /// The number by which it is found by address; `None` for what is lent of other memory.
+    live: Option<u64>,
+    /// Whether an allocator uses parts of it again and again.
+    is_recycled: bool,
+}
+
+/// Memory that is found by its address.
+struct Live {
+    len: usize,
+    is_opened_here: bool,
+    memory: Weak<SharedMemory>,
+}
+
+/// The memory of this process that is open, by address and a number.
+static LIVE: Mutex<BTreeMap<(usize, u64), Live>> = Mutex::new(BTreeMap::new());
+/// The length of the longest memory there ever was.
+static LONGEST: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the memory that `len` bytes at an address lie in, if it was allocated or opened here and is open.
+///
+/// `is_opened_here` asks for memory that this process has opened by a handle of its own: a driver may map that where the
+/// exported allocation is, whose bytes the handle keeps no longer than it was meant to.
+pub(crate) fn find_live(
+    first: usize,
+    len: usize,
+    is_opened_here: bool,
+) -> Option<Arc<SharedMemory>> {
+    let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let lowest = first.saturating_sub(LONGEST.load(Ordering::Relaxed));
+    let before = live.range((lowest, 0)..=(first, u64::MAX)).rev();
+    let is_around = |start: usize, has: usize| first - start < has && len <= has - (first - start);
+    let mut around = before.filter(|((start, _), live)| {
+        live.is_opened_here == is_opened_here && is_around(*start, live.len)
+    });
+    // Whoever drops the result does so without the lock.
+    around.find_map(|(_, live)| live.memory.upgrade())
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        if let Some(number) = self.live {
+            let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+            live.remove(&(self.address(), number));
+        }
+    }
 }
 
 impl SharedMemory {
+    /// Makes it known by its address.
+    fn known(
+        memory: crosshandle::Memory,
+        handle: Option<crosshandle::MemoryHandle>,
+        context: crosshandle::Context,
+        is_recycled: bool,
+    ) -> Arc<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let (start, len) = (memory.as_ptr().addr(), memory.len());
+        let own = std::process::id();
+        let is_opened_here = handle.is_some_and(|handle| handle.exporter_pid() == own);
+        let shared = Arc::new(Self {
+            memory: Arc::new(memory),
+            handle,
+            context,
+            live: Some(number),
+            is_recycled,
+        });
+        LONGEST.fetch_max(len, Ordering::Relaxed);
+        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = Arc::downgrade(&shared);
+        live.insert(
+            (start, number),
+            Live {
+                len,
+                is_opened_here,
+                memory,
+            },
+        );
+        shared
+    }
+
+    /// Wraps memory that an allocator uses again and again.
+    pub(crate) fn for_allocator(
+        memory: crosshandle::Memory,
+        context: crosshandle::Context,
+    ) -> Arc<Self> {
+        Self::known(memory, None, context, true)
+    }
+
+    /// Wraps a part of other memory, which has handles of its own.
+    pub(crate) fn lent(memory: crosshandle::Memory, context: crosshandle::Context) -> Self {
+        Self {
+            memory: Arc::new(memory),
+            handle: None,
+            context,
+            live: None,
+            is_recycled: false,
+        }
+    }
+
+    pub(crate) fn is_lent(&self) -> bool {
+        self.live.is_none()
+    }
+
+    /// Returns the memory if an allocator uses it again and again: it is lent, with what keeps it from that.
+    pub(crate) fn recycled(&self) -> Option<Arc<crosshandle::Memory>> {
+        self.is_recycled.then(|| Arc::clone(&self.memory))
+    }
+
     pub(crate) fn is_read_only(&self) -> bool {
         self.memory.access() == crosshandle::Access::ReadOnly
     }
@@ -68,11 +176,10 @@ impl Memory {
         handle: Option<crosshandle::MemoryHandle>,
         context: crosshandle::Context,
     ) -> Self {
-        let shared = Arc::new(SharedMemory {
-            memory,
-            handle,
-            context,
-        });
+        Self::of(SharedMemory::known(memory, handle, context, false))
+    }
+
+    fn of(shared: Arc<SharedMemory>) -> Self {
         Self {
             shared: Mutex::new(Some(shared)),
         }
@@ -118,10 +225,26 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether another process has it open.
+    /// Whether commands that were submitted use it.
     #[getter]
     fn in_use(&self) -> PyResult<bool> {
         Ok(self.shared()?.memory.is_in_use())
+    }
+
+    /// Lends a part (default: all) with handles of its own. `owner`, any object, stands for what must not be used
+    /// again meanwhile: it is dropped when the result and its arrays are closed and no process has the part
+    /// open.
+    #[pyo3(signature = (owner, *, nbytes = None, offset = 0))]
+    fn lend(&self, owner: Py<PyAny>, nbytes: Option<usize>, offset: usize) -> PyResult<Self> {
+        let shared = self.shared()?;
+        let all = shared.memory.len().saturating_sub(offset);
+        let end = offset.saturating_add(nbytes.unwrap_or(all));
+        let lent = shared
+            .memory
+            .lend(offset..end, owner)
+            .map_err(Failure::from)?;
+        let lent = SharedMemory::lent(lent, shared.context.clone());
+        Ok(Self::of(Arc::new(lent)))
     }
 
     /// Returns the handle to send to other processes.

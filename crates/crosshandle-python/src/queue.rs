@@ -68,9 +68,23 @@ impl Queue {
         Ok(self.0.signal(&event.event)?)
     }
 
-    /// Has all later commands wait for the event's latest signal.
-    fn wait(&self, event: &Event) -> Result<()> {
-        Ok(self.0.wait(&event.event)?)
+    /// Has all later commands wait for signal `value` (default: the latest) of the event.
+    #[pyo3(signature = (event, value = None))]
+    fn wait(&self, event: &Event, value: Option<u64>) -> Result<()> {
+        match value {
+            None => self.0.wait(&event.event)?,
+            Some(value) => {
+                let barrier = Command::barrier().after_value(&event.event, value);
+                self.0.submit(barrier)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The driver's own number of the queue, such as a `CUstream`'s; `None` where no driver is behind it.
+    #[getter]
+    fn native(&self) -> Option<usize> {
+        self.0.native().map(crosshandle::NativeObject::raw)
     }
 
     /// Waits until all commands are done, at most `timeout` seconds.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -10,8 +12,27 @@ from typing import Any
 
 import pytest
 
+# Otherwise JAX takes most of a GPU's memory when it is first used.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 DEADLINE = 30.0
 """Far more seconds than any step needs."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=16, help="how often a process is killed at some line (16)")
+
+
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    number: int = request.config.getoption("--kills")
+    return number
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts() -> None:
+    # A program that was started in the background ignores Ctrl-C, and so would its processes.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

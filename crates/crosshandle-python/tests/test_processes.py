@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import trio
 
 import crosshandle
 from conftest import DEADLINE, Peer
@@ -151,6 +150,7 @@ def test_asyncio_learns_of_a_death(start: Start) -> None:
 
 
 def test_trio_awaits(start: Start) -> None:
+    trio = pytest.importorskip("trio")
     context = crosshandle.default_context()
     events = [context.event() for _ in range(10)]
     peer = start(signal_each, [bytes(event.handle()) for event in events])

@@ -1,12 +1,13 @@
-//! Computes in two processes on one piece of a GPU's memory: one fills it with a kernel and signals,
+//! Computes in two processes on one piece of a device's memory: one fills it with a kernel and signals,
 //! the other's queue waits for that, and computes on.
 //!
-//! Run it with `cargo run --example 07_compute_together`. Without a device that runs kernels it says
-//! so. Programs are loaded before anything waits: drivers may load only while nothing does.
+//! Run it with `cargo run --example 07_compute_together`. It takes a GPU if there is one that runs
+//! kernels, else the host, which needs an OpenCL runtime (docs/kernels.md). Without either it says so.
+//! Programs are loaded before anything waits: drivers may load only while nothing does.
 
 use crosshandle::{
     AllocationOptions, Command, Context, Device, Kernel, KernelArguments, LaunchShape, Memory,
-    MemoryKind, ProgramImage,
+    MemoryKind, Program, ProgramImage, handle::BackendKind,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -15,14 +16,35 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const COUNT: usize = 1_000_000;
 
 /// Both kernels work on words: `fill` sets them, `scale` multiplies them by 3 and adds a number.
-const PROGRAM: &str = include_str!("../src/hal/cuda/kernels.ptx");
+const PTX: &str = include_str!("../src/hal/cuda/kernels.ptx");
+/// The same in OpenCL C.
+const SOURCE: &str = "
+    kernel void fill(global uint *to, uint value, uint count) {
+        size_t i = get_global_id(0);
+        if (i < count) to[i] = value;
+    }
+    kernel void scale(global uint *data, uint addend, uint count) {
+        size_t i = get_global_id(0);
+        if (i < count) data[i] = 3 * data[i] + addend;
+    }
+";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let devices = Device::all();
-    let Some(device) = devices.iter().find(|it| it.info().kernels.is_some()) else {
-        println!("no device here runs kernels; these were found:");
-        devices.iter().for_each(|device| println!("  {device}"));
+    let can = |device: &&Device| {
+        device.info().backend != BackendKind::LevelZero && device.kernels().is_ok()
+    };
+    // The host is the first.
+    let Some(device) = devices.iter().rev().find(can) else {
+        println!("no device here runs these kernels:");
+        for device in &devices {
+            let reason = device.kernels().err();
+            println!(
+                "  {device}: {}",
+                reason.map_or("not written for it".into(), |it| it.to_string())
+            );
+        }
         return Ok(());
     };
     let context = Context::new(device)?;
@@ -33,9 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn producer(context: &Context) -> Result<(), Box<dyn Error>> {
-    let fill = context
-        .load_program(ProgramImage::text(PROGRAM))?
-        .kernel("fill")?;
+    let fill = load(context)?.kernel("fill")?;
     let memory = context.allocate(4 * COUNT)?;
     let (filled, scaled) = (context.create_event()?, context.create_event()?);
     let mut consumer = std::process::Command::new(std::env::current_exe()?)
@@ -66,9 +86,7 @@ fn producer(context: &Context) -> Result<(), Box<dyn Error>> {
 }
 
 fn consumer(context: &Context, handles: [&str; 3]) -> Result<(), Box<dyn Error>> {
-    let scale = context
-        .load_program(ProgramImage::text(PROGRAM))?
-        .kernel("scale")?;
+    let scale = load(context)?.kernel("scale")?;
     let memory = context.open_memory(&handles[0].parse()?)?;
     let filled = context.open_event(&handles[1].parse()?)?;
     let scaled = context.open_event(&handles[2].parse()?)?;
@@ -79,6 +97,15 @@ fn consumer(context: &Context, handles: [&str; 3]) -> Result<(), Box<dyn Error>>
     println!("consumer: they are multiplied as soon as that is done");
     queue.finish_timeout(TIMEOUT)?;
     Ok(())
+}
+
+/// Loads the kernels, in the language of the context's device.
+fn load(context: &Context) -> crosshandle::Result<Program> {
+    let text = match context.device().info().backend {
+        BackendKind::Host => SOURCE,
+        _ => PTX,
+    };
+    context.load_program(ProgramImage::text(text))
 }
 
 /// A launch of one of the kernels on all words of some memory.

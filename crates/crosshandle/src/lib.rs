@@ -172,9 +172,10 @@ pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;
 pub use types::{
-    Access, AllocationOptions, Capabilities, DeviceInfo, KernelArguments, KernelLimits,
-    KernelParameter, KernelProperties, LaunchShape, MemoryKind, NativeObject, Ownership, Pitches,
-    Pod, ProgramImage, ProgramOptions, QueueOrder, Region, SharedBytes, TypedSlice,
+    Access, AllocationOptions, Capabilities, DeviceInfo, DriverAllocation, KernelArguments,
+    KernelLimits, KernelParameter, KernelProperties, LaunchShape, MemoryKind, NativeObject,
+    NativeRuntime, Ownership, Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder, Region,
+    SharedBytes, TypedSlice,
 };
 /// The crate whose traits make a type [plain data](Pod).
 pub use zerocopy;

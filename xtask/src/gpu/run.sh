@@ -3,8 +3,8 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, deaths, clients, interop, programs, checker, bench. JOBS: cases at a time
-# (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
+# PARTS: only these of driver, suite, deaths, clients, interop, programs, python, checker, bench, bench-python.
+# JOBS: cases at a time (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
 # DEATHS: options of 'conformance gpu-deaths'. OUT: where whole outputs go.
 # Exit code 1 if anything failed.
 set -u
@@ -16,7 +16,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite deaths clients interop programs checker bench"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite deaths clients interop programs python checker bench bench-python"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -55,6 +55,10 @@ run() {
     grep -E '^(failed|late|crashed|unavailable) |^    |panicked|FAILED' "$log" | head -n 200
     counts=$(sed -n \
         -e 's/.*: \([0-9]*\) passed, \([0-9]*\) skipped, \([0-9]*\) failed$/\1 \2 \3/p' \
+        -e 's/^\([0-9]*\) passed in .*/\1 0 0/p' \
+        -e 's/^\([0-9]*\) passed, \([0-9]*\) skipped.* in .*/\1 \2 0/p' \
+        -e 's/^\([0-9]*\) failed, \([0-9]*\) passed in .*/\2 0 \1/p' \
+        -e 's/^\([0-9]*\) failed, \([0-9]*\) passed, \([0-9]*\) skipped.* in .*/\2 \3 \1/p' \
         -e 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed; \([0-9]*\) ignored.*/\1 \3 \2/p' \
         "$log" | tail -n 1)
     if [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then
@@ -147,6 +151,23 @@ share_and_read() {
         exit $code' "$here/crosshandle" "$out"
 }
 
+# Unpacks the Python module, and says where it is: python_module; fails without an interpreter that can load it.
+python_module() {
+    site=$out/python
+    [ -d "$site/crosshandle" ] || python3 -m zipfile -e "$here"/python/*.whl "$site"
+    chmod +x "$site/crosshandle/_bin/crosshandle"
+    PYTHONPATH=$site python3 -c 'import crosshandle'
+}
+
+# The tests of the Python module with the libraries that this machine has: torch, CuPy, JAX, numba, cuda.core.
+python_tests() {
+    run "python tour" env "PYTHONPATH=$site" python3 -m crosshandle.tour
+    for tests in gpu foreign objects processes kills; do
+        run "python $tests" env "PYTHONPATH=$site" PYTHONDONTWRITEBYTECODE=1 \
+            python3 -m pytest -q -p no:cacheprovider "$here/python/tests/test_$tests.py"
+    done
+}
+
 if wants driver; then
     run "driver" "$here/crosshandle-units" hal::cuda --include-ignored --test-threads 1
     run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
@@ -175,6 +196,13 @@ if wants programs; then
     [ "$gpus" -gt 1 ] && run "demo on two" "$here/crosshandle" demo --device cuda:0 --peer-device cuda:1
     share_and_read
 fi
+if wants python; then
+    if python_module && python3 -c 'import pytest'; then
+        python_tests
+    else
+        row "python: no interpreter, or no pytest" 0 1 0 0
+    fi
+fi
 # The driver's own checker, over the same cases. What a call refuses is no error of ours.
 if wants checker && command -v compute-sanitizer > /dev/null; then
     checker="compute-sanitizer --tool memcheck --report-api-errors no --target-processes all"
@@ -185,6 +213,14 @@ if wants bench; then
     # shellcheck disable=SC2086
     run "bench cuda" "$here/bench" cuda ${BENCH---quick}
     cat "$out/bench-cuda.log"
+fi
+if wants bench-python; then
+    if python_module && python3 -c 'import torch'; then
+        run "bench python" env "PYTHONPATH=$site" python3 -B "$here/python/bench/bench.py" gpu
+        cat "$out/bench-python.log"
+    else
+        row "bench python: no torch" 0 1 0 0
+    fi
 fi
 
 echo

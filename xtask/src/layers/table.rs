@@ -31,8 +31,9 @@ pub(crate) const MAY_BE_UNSAFE: [&str; 5] = [
 ];
 
 /// Crates of bindings, with the only place that may name each of them.
-pub(crate) const BINDINGS: [(&str, &str); 2] = [
+pub(crate) const BINDINGS: [(&str, &str); 3] = [
     ("cudarc", "hal/cuda/"),
+    ("opencl_cpu", "hal/host/"),
     ("level_zero_sys", "hal/level_zero/"),
 ];
 
@@ -40,7 +41,11 @@ pub(crate) const BINDINGS: [(&str, &str); 2] = [
 pub(crate) const MAX_ENTRIES: usize = 14;
 
 /// Directories that may have more entries than [`MAX_ENTRIES`], each with the reason.
-pub(crate) const LARGE_DIRECTORIES: [(&str, &str); 3] = [
+pub(crate) const LARGE_DIRECTORIES: [(&str, &str); 4] = [
+    (
+        "crates/crosshandle-cli/src/commands",
+        "a flat list, one file for each subcommand",
+    ),
     ("crates/crosshandle/src", "an entry for each layer"),
     (
         "crates/conformance/src/cases",

@@ -1,12 +1,18 @@
-//! Well-formed handles with wrong contents are refused with the right error.
+//! Well-formed handles with wrong contents are refused with the right error; and bundles of handles.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::Harness;
+use crate::harness::{Harness, deadline};
 use crate::raw::{self, Socket};
-use crate::suite::PASSED;
+use crate::suite::{Outcome, PASSED};
 use crate::tamper::{at, with};
+use crate::{Transfer, pattern};
+use crosshandle::handle::bundle::{
+    Bundle, BundledArray, Dimension, ElementType, Layout, ReadyEvent,
+};
 use crosshandle::handle::{BackendKind, HANDLE_SIZE};
-use crosshandle::{Error, EventHandle, MemoryHandle, PhysicalMemoryHandle};
+use crosshandle::{
+    AllocationOptions, Error, EventHandle, Memory, MemoryHandle, MemoryKind, PhysicalMemoryHandle,
+};
 
 type Bytes = [u8; HANDLE_SIZE];
 
@@ -287,5 +293,115 @@ pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
     other.refused(format!("open-event e {text}"), "Handle")?;
     other.refused("open-memory m nonsense", "Handle")?;
     other.ask(format!("open-memory m {text}"))?;
+    PASSED
+}
+
+/// Returns a bundle of so many parts of memory.
+fn bundle(memory: &Memory, count: usize, event: Option<ReadyEvent>) -> Result<Bundle, Failure> {
+    let size = memory.len() / count;
+    let array = |number: usize| {
+        Ok(BundledArray {
+            handle: memory.handle_at(number * size)?,
+            read_only: number % 2 == 1,
+            layout: Layout {
+                element: ElementType { code: 1, bits: 8 },
+                offset: 0,
+                dimensions: vec![Dimension {
+                    size: size as u64,
+                    stride: 1,
+                }],
+            },
+        })
+    };
+    let arrays = (0..count).map(array).collect::<Result<_, Error>>();
+    Ok(Bundle {
+        structure: format!("{count}-parts"),
+        arrays: arrays?,
+        event,
+    })
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A bundle opens in another process, the long table of a large one too; its memory is there for as long as
+/// the exporter keeps the bundle.
+pub(crate) fn bundles_cross(harness: &Harness) -> Verdict {
+    let (context, peer) = (harness.context()?, harness.peer()?);
+    let transfer = Transfer::new(&context)?;
+    let (memory, event) = (context.allocate(1 << 20)?, context.create_event()?);
+    let mut lengths = Vec::new();
+    for count in [1, 3, 400] {
+        let ready = ReadyEvent {
+            handle: event.handle()?,
+            value: event.submitted() + 1,
+        };
+        let size = memory.len() / count;
+        transfer.write(&memory, (count - 1) * size, &pattern(count as u64, 100))?;
+        let packed = context.pack_bundle(&bundle(&memory, count, Some(ready))?)?;
+        assert_eq!(packed.table().is_some(), count == 400);
+        let bytes = digits(packed.as_bytes());
+        let words = peer.ask(format!("open-bundle b {bytes}"))?;
+        assert_eq!(words, [format!("{count}-parts"), ready.value.to_string()]);
+        peer.ask(format!("check b{} 0 {count} 100", count - 1))?;
+        let read_only = match count {
+            1 => peer.ask("write b0 100 5 100").is_err(),
+            _ => peer.ask("try-write b1").is_err(),
+        };
+        assert_eq!(read_only, count > 1);
+        peer.ask("signal b")?;
+        event.wait_value_timeout(ready.value, deadline())?;
+        lengths.push(packed.as_bytes().len().to_string());
+        drop(packed);
+        // What it was made of is there still; but not the table.
+        let again = peer.ask(format!("open-bundle c {bytes}"));
+        assert_eq!(
+            again.err().map(|refused| refused.kind),
+            (count == 400).then(|| "Stale".into())
+        );
+    }
+    Ok(Outcome::Passed(format!("bytes: {}", lengths.join(", "))))
+}
+
+/// A bundle that was changed, or whose table is not the one that was meant, opens nothing.
+pub(crate) fn bundles_of_others_are_checked(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let memory = context.allocate(1 << 20)?;
+    let bundle = bundle(&memory, 400, None)?;
+    let packed = context.pack_bundle(&bundle)?;
+    assert_eq!(context.unpack_bundle(packed.as_bytes())?, bundle);
+    for bit in (0..packed.as_bytes().len() * 8).step_by(13) {
+        let mut bytes = packed.as_bytes().to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let refused = context.unpack_bundle(&bytes);
+        assert!(refused.is_err(), "bit {bit}: {refused:?}");
+    }
+    // Its maker may write to the table at any time.
+    let table = packed.table().ok_or(Failure::new("a table"))?;
+    let mut byte = [0];
+    table.read(1000, &mut byte)?;
+    table.write(1000, &[byte[0] ^ 1])?;
+    let refused = context.unpack_bundle(packed.as_bytes());
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
+    table.write(1000, &byte)?;
+    assert_eq!(context.unpack_bundle(packed.as_bytes())?, bundle);
+    // Memory with other contents, and with none that the host can look at.
+    let raw = bundle.encode_table()?;
+    for kind in [MemoryKind::Host, MemoryKind::Device] {
+        let other = context.allocate_with(AllocationOptions::new(raw.len()).kind(kind))?;
+        let head = bundle.encode_head(&other.handle()?, &raw)?;
+        let refused = context.unpack_bundle(&head);
+        assert!(
+            matches!(
+                refused,
+                Err(Error::InvalidArgument(_) | Error::Unsupported(_))
+            ),
+            "{refused:?}"
+        );
+    }
     PASSED
 }

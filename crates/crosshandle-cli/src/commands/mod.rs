@@ -6,7 +6,7 @@ mod doctor;
 mod event;
 mod gc;
 mod holder;
-mod inspect;
+mod link;
 mod peer;
 mod ps;
 mod read;
@@ -37,6 +37,9 @@ pub(crate) enum Command {
     /// Create, signal and wait on shared events
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Event(event::Command),
+    /// Reach what processes of other hosts share
+    #[command(subcommand, after_help = EXIT_STATUS_HELP)]
+    Link(link::Command),
     /// List who shares what on this machine, who has it open, and who waits for whom
     #[command(after_help = ps::AFTER_HELP)]
     Ps(ps::Args),
@@ -65,7 +68,7 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_STATUS_HELP)]
     Gc(gc::Args),
     /// Explain a handle in words, without opening it
-    Inspect(inspect::Args),
+    Inspect(texts::inspect::Args),
     /// Print the completions of a shell
     Completions(texts::completions::Args),
     /// Print the manual page, or write the pages of all commands into a directory
@@ -86,6 +89,7 @@ impl Command {
             Self::Share(args) => share::run(&args, settings),
             Self::Read(args) => read::run(&args, settings),
             Self::Event(command) => event::run(&command, settings),
+            Self::Link(command) => link::run(&command, settings),
             Self::Ps(args) => ps::run(&args, settings),
             Self::Top(args) => top::run(&args, settings),
             Self::Hold(args) => holder::hold(&args, settings),
@@ -95,7 +99,7 @@ impl Command {
             Self::Rm(args) => holder::remove(&args, settings),
             Self::Pin(args) => holder::pin(&args, settings),
             Self::Gc(args) => gc::run(&args, settings),
-            Self::Inspect(args) => inspect::run(&args),
+            Self::Inspect(args) => texts::inspect::run(&args),
             Self::Completions(args) => texts::completions::run(&args, command_line()),
             Self::Man(args) => texts::man::run(&args, command_line()),
         }

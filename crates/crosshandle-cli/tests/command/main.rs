@@ -5,6 +5,7 @@ mod demo;
 mod event;
 mod holder;
 mod limits;
+mod link;
 mod machine;
 mod namespaces;
 mod observe;

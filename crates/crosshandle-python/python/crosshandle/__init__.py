@@ -9,7 +9,20 @@ travel in any way; another process opens them and has the same object.
 >>> bundle = bytes(crosshandle.share(memory.array((1024,), "float32")))
 """
 
-from ._crosshandle import Array, Context, Device, Event, EventHandle, Memory, MemoryHandle, Notifier, Queue
+from ._crosshandle import (
+    Array,
+    Context,
+    Device,
+    Event,
+    EventHandle,
+    Memory,
+    MemoryHandle,
+    Notifier,
+    PhysicalMemory,
+    PhysicalMemoryHandle,
+    Queue,
+    VirtualRange,
+)
 from ._errors import (
     CommandFailed,
     DriverError,
@@ -58,6 +71,8 @@ __all__ = [
     "Notifier",
     "OutOfMemory",
     "PeerDied",
+    "PhysicalMemory",
+    "PhysicalMemoryHandle",
     "ProtocolError",
     "Queue",
     "ReadOnly",
@@ -65,6 +80,7 @@ __all__ = [
     "SystemCallFailed",
     "TimedOut",
     "Unsupported",
+    "VirtualRange",
     "WrongDevice",
     "WrongHost",
     "WrongKey",

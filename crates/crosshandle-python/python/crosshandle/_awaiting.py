@@ -10,6 +10,10 @@ from typing import Any
 from ._crosshandle import Event, Notifier
 
 
+# What is awaited in any loop.
+_awaited: set[tuple[int, int]] = set()
+
+
 class _Tokens:
     """What a loop awaits: a notifier, and what to do with each token's result."""
 
@@ -21,14 +25,17 @@ class _Tokens:
     def add(self, event: Event, value: int, tell: Callable[[BaseException | None], None]) -> int:
         token, self.next = self.next, self.next + 1
         self.waiting[token] = tell
+        _awaited.add((id(self), token))
         try:
             self.notifier.add(event, value, token)
         except BaseException:
             del self.waiting[token]
+            _awaited.discard((id(self), token))
             raise
         return token
 
     def remove(self, token: int) -> None:
+        _awaited.discard((id(self), token))
         if self.waiting.pop(token, None) is not None:
             self.notifier.remove(token)
 
@@ -52,10 +59,11 @@ _loops: weakref.WeakKeyDictionary[Any, _Tokens] = weakref.WeakKeyDictionary()
 
 
 async def _reached_in_asyncio(event: Event, value: int) -> None:
+    # An answer that is under way comes sooner than a thread could tell of it. Who awaits many events looks once.
+    if event.done(value) if _awaited else event._look(value):
+        return
     import asyncio
 
-    if event.done(value):
-        return
     loop = asyncio.get_running_loop()
     tokens = _loops.get(loop)
     if tokens is None:

@@ -7,6 +7,7 @@ from typing import Any, SupportsBytes, final
 
 _Handle = SupportsBytes | str
 
+
 @final
 class Device:
     """A device: the host's own memory, or a GPU."""
@@ -36,6 +37,9 @@ class Device:
     @property
     def free_memory(self) -> int | None:
         """Its memory that is free now, in bytes; `None` if the driver doesn't say."""
+    @property
+    def granularity(self) -> int:
+        """What the sizes of physical memory and of mappings are multiples of, in bytes."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -58,19 +62,25 @@ class Context:
     def allocate(
         self, nbytes: int, *, name: str | None = None, align: int | None = None, populate: bool = False
     ) -> Memory:
-        """Allocates `nbytes` bytes, all zero, that can be shared."""
+        """Allocates `nbytes` bytes, of arbitrary contents, that can be shared."""
     def empty(self, shape: int | Sequence[int], dtype: Any = None) -> Array:
-        """Makes an array in new memory, of elements that are zero."""
+        """Makes an array in new memory, of arbitrary elements."""
     def open_memory(self, handle: _Handle, *, writable: bool = True) -> Memory:
         """Opens memory that a process has exported: the same bytes, without a copy."""
     def event(self, *, name: str | None = None, low_power: bool = False, isolated: bool = False) -> Event:
         """Makes an event."""
     def open_event(self, handle: _Handle, *, low_power: bool = False) -> Event:
         """Opens an event of another process."""
-    def open(self, handle: _Handle) -> Memory | Event:
-        """Opens what a handle is for, memory or an event."""
-    def queue(self, *, in_order: bool = True) -> Queue:
-        """Makes a queue, which runs commands in order, or as they become ready."""
+    def open(self, handle: _Handle) -> Memory | Event | PhysicalMemory:
+        """Opens what a handle is for: memory, physical memory or an event."""
+    def queue(self, stream: Any = None, *, in_order: bool = True) -> Queue:
+        """Makes a queue, which runs commands in order, or as they become ready; or of a stream."""
+    def _adopt_stream(self, number: int) -> Queue:
+        """Adopts a stream of the driver by its number. Whoever calls it keeps the stream."""
+    def physical_memory(self, nbytes: int) -> PhysicalMemory:
+        """Creates physical memory, a multiple of the device's granularity."""
+    def reserve(self, nbytes: int) -> VirtualRange:
+        """Reserves addresses, to map physical memory into."""
     def memory_handle_at(self, address: int) -> MemoryHandle:
         """Returns the handle of the memory that an address points into, if it is this context's."""
 
@@ -90,7 +100,9 @@ class Memory:
         """Whether it can be read only."""
     @property
     def in_use(self) -> bool:
-        """Whether another process has it open."""
+        """Whether commands that were submitted use it."""
+    def lend(self, owner: object, *, nbytes: int | None = None, offset: int = 0) -> Memory:
+        """Lends a part with handles of its own; `owner` is dropped when no process has it open any more."""
     def handle(self, *, read_only: bool = False) -> MemoryHandle:
         """Returns the handle to send to other processes."""
     def array(self, shape: int | Sequence[int] | None = None, dtype: Any = None, *, offset: int = 0) -> Array:
@@ -136,6 +148,15 @@ class Array:
     def read_only(self) -> bool:
         """Whether it can be read only."""
     @property
+    def _is_lent(self) -> bool:
+        """Whether it is in memory that is lent, with what its library keeps the bytes by."""
+    @property
+    def event(self) -> Event | None:
+        """The event that says that the bytes are there, if the bundle had one."""
+    @property
+    def device(self) -> str:
+        """The name of the device that the bytes are on, such as `cuda:0`."""
+    @property
     def address(self) -> int:
         """The address of the first element in this process."""
     def numpy(self) -> Any:
@@ -167,8 +188,10 @@ class Event:
     """A counter of signals that processes share."""
 
     name: str | None
-    def signal(self) -> int:
-        """Signals from this process, and returns the signal's number."""
+    def signal(self, stream: Any = None) -> int:
+        """Signals from this process, or has a stream signal. Returns the signal's number."""
+    def wait_on(self, stream: Any, value: int | None = None) -> None:
+        """Has a stream wait for signal `value` (default: the latest). This call does not wait."""
     def signal_value(self, value: int) -> None:
         """Signals all numbers up to `value` at once."""
     def wait(self, timeout: float | None = None) -> None:
@@ -177,6 +200,8 @@ class Event:
         """Waits for signal `value`, submitted or not, as `wait` does."""
     def done(self, value: int | None = None) -> bool:
         """Returns whether signal `value` (default: the latest) has completed."""
+    def _look(self, value: int) -> bool:
+        """Returns whether signal `value` has completed, or does so in the next microseconds."""
     def reached(self, value: int) -> Awaitable[None]:
         """Returns an awaitable that ends when signal `value` has completed: in asyncio and in trio."""
     @property
@@ -200,6 +225,12 @@ class MemoryHandle:
 
     def __new__(cls, value: _Handle) -> MemoryHandle: ...
     @property
+    def backend(self) -> str:
+        """The backend of its device: `host`, `cuda` or `level_zero`."""
+    @property
+    def device_uuid(self) -> str:
+        """The identity of its device, as `Device.uuid` has it."""
+    @property
     def exporter_pid(self) -> int:
         """The id of the process that made it, in that process's own namespace: for messages only."""
     @property
@@ -218,11 +249,94 @@ class EventHandle:
 
     def __new__(cls, value: _Handle) -> EventHandle: ...
     @property
+    def backend(self) -> str:
+        """The backend of its device: `host`, `cuda` or `level_zero`."""
+    @property
+    def device_uuid(self) -> str:
+        """The identity of its device, as `Device.uuid` has it."""
+    @property
     def exporter_pid(self) -> int:
         """The id of the process that made it, in that process's own namespace: for messages only."""
     def __bytes__(self) -> bytes: ...
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
+
+@final
+class PhysicalMemoryHandle:
+    """A handle to physical memory."""
+
+    def __new__(cls, value: _Handle) -> PhysicalMemoryHandle: ...
+    @property
+    def backend(self) -> str:
+        """The backend of its device: `host`, `cuda` or `level_zero`."""
+    @property
+    def device_uuid(self) -> str:
+        """The identity of its device, as `Device.uuid` has it."""
+    @property
+    def exporter_pid(self) -> int:
+        """The id of the process that made it, in that process's own namespace: for messages only."""
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it is for."""
+    @property
+    def read_only(self) -> bool:
+        """Whether it grants reading only."""
+    def __bytes__(self) -> bytes: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class PhysicalMemory:
+    """Memory without an address: it is used by mapping it into a `VirtualRange`."""
+
+    name: str | None
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+    def handle(self, *, read_only: bool = False) -> PhysicalMemoryHandle:
+        """Returns the handle to send to other processes."""
+    def __len__(self) -> int: ...
+
+@final
+class VirtualRange:
+    """Reserved addresses, into which physical memory is mapped."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+    @property
+    def address(self) -> int:
+        """The first address, in this process."""
+    def map(
+        self,
+        offset: int,
+        memory: PhysicalMemory,
+        *,
+        memory_offset: int = 0,
+        nbytes: int | None = None,
+        access: str | None = "rw",
+    ) -> None:
+        """Maps physical memory, or a part of it, at byte `offset`; `access` is `"rw"`, `"r"` or `None`."""
+    def unmap(self, offset: int = 0, nbytes: int | None = None) -> None:
+        """Unmaps bytes (default: all), which are one mapping or several side by side."""
+    def protect(self, access: str | None, offset: int = 0, nbytes: int | None = None) -> None:
+        """Changes the access to mappings (default: all)."""
+    def is_mapped(self, offset: int) -> bool:
+        """Whether something is mapped at a byte."""
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Copies bytes out of one mapping, of memory that the host can access."""
+    def write(self, offset: int, data: bytes) -> None:
+        """Copies bytes into one mapping, of memory that the host can access."""
+    def close(self) -> None:
+        """Unmaps all, and gives the addresses back."""
+    def __enter__(self) -> VirtualRange: ...
+    def __exit__(
+        self,
+        _class: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+    def __len__(self) -> int: ...
 
 @final
 class Notifier:
@@ -260,19 +374,66 @@ class Queue:
         """Submits a fill of memory with a pattern, over and over."""
     def signal(self, event: Event) -> None:
         """Has the event signalled when all earlier commands are done."""
-    def wait(self, event: Event) -> None:
-        """Has all later commands wait for the event's latest signal."""
+    def wait(self, event: Event, value: int | None = None) -> None:
+        """Has all later commands wait for signal `value` (default: the latest) of the event."""
+    @property
+    def native(self) -> int | None:
+        """The driver's own number of the queue; `None` where no driver is behind it."""
     def finish(self, timeout: float | None = None) -> None:
         """Waits until all commands are done, at most `timeout` seconds."""
     @property
     def idle(self) -> bool:
         """Whether no command is under way."""
 
-def adopt(context: Context, value: Any) -> Array | None:
-    """Returns another library's array as one of shared memory, if it lies in an allocation of the context."""
+@final
+class Foreign:
+    """An array of another library, and what keeps its bytes."""
 
-def copied(context: Context, value: Any) -> Array:
-    """Copies another library's array into new memory of a context."""
+    @property
+    def device(self) -> str:
+        """The device's name; `cuda` or `level_zero` if the library does not say which one."""
+    @property
+    def dtype(self) -> str:
+        """The name of the elements' type."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension, in elements."""
+    @property
+    def address(self) -> int:
+        """The address of the lowest byte."""
+
+def describe(value: Any) -> Foreign:
+    """Describes an array of another library."""
+
+def adopt_all(context: Context, arrays: list[Foreign]) -> list[Array | Exception]:
+    """Makes arrays of shared memory of other libraries' arrays, or says why each cannot be."""
+
+def copied(context: Context, array: Foreign) -> Array:
+    """Copies another library's array into new memory of a context on the array's device."""
+
+def parse_handle(value: _Handle) -> MemoryHandle | EventHandle | PhysicalMemoryHandle:
+    """Reads a handle of any kind, from its bytes or its text."""
+
+@final
+class Block:
+    """Memory for an allocator that is written in Python, freed with this object."""
+
+    def __new__(cls, context: Context, nbytes: int) -> Block: ...
+    @property
+    def address(self) -> int:
+        """The address of the first byte."""
+
+def serve_allocations(context: Context, number: int, reserve: int) -> None:
+    """Lets a context allocate for libraries on CUDA's device `number`; `reserve` bytes are taken now."""
+
+def stop_freeing() -> None:
+    """Frees nothing from now on, since the process ends."""
+
+def keep_for_ever(object: object) -> None:
+    """Keeps an object as long as the process."""
+
+def drop_unused_arenas(number: int) -> int:
+    """Gives the arenas of a device back that nothing is allocated in. Returns how many are left."""
 
 def pack(
     structure: str,
@@ -293,8 +454,11 @@ def pack_shared(
 ) -> tuple[bytes, Memory | None]:
     """Packs as `pack` does. Keep the memory, if there is some, for as long as somebody may unpack the bytes."""
 
-def unpack(context: Context, data: bytes, *, writable: bool = True) -> tuple[str, list[Array]]:
-    """Unpacks a bundle, and opens its memory in a context."""
+def unpack(context: Context | None, data: bytes, *, writable: bool = True) -> tuple[str, list[Array]]:
+    """Unpacks a bundle, and opens its memory in a context, or in the default contexts of its devices."""
+
+def forget_contexts() -> None:
+    """Forgets which contexts are the default ones, so that they can end."""
 
 def event_of(data: bytes) -> tuple[EventHandle, int] | None:
     """Returns the event in a bundle's bytes and the number of its signal, if there is one. Opens nothing."""

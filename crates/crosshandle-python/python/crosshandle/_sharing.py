@@ -2,39 +2,89 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import json
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 from . import _crosshandle as _rust
-from ._crosshandle import Array, Context, Event, EventHandle, Memory, MemoryHandle
+from ._crosshandle import (
+    Array,
+    Context,
+    Device,
+    Event,
+    EventHandle,
+    Memory,
+    MemoryHandle,
+    PhysicalMemory,
+    PhysicalMemoryHandle,
+)
+from ._errors import WrongDevice
 
 Tree = Union[Array, "list[Tree]", "tuple[Tree, ...]", "dict[str, Tree]"]
 
 _contexts: dict[str, Context] = {}
+_by_uuid: dict[tuple[str, str], Context] = {}
 _lock = threading.Lock()
 
 
 def default_context(device: str = "host") -> Context:
-    """The context of this process that `share` and `open` use for a device."""
+    """The context of this process that `share` and `open` use for a device.
+
+    On a CUDA device it is in the device's primary context, which torch, CuPy, JAX and numba use too.
+    """
+    # Without the lock: a dict is looked into at once.
+    known = _contexts.get(device)
+    if known is not None:
+        return known
     with _lock:
         if device not in _contexts:
             _contexts[device] = Context(device)
         return _contexts[device]
 
 
+@atexit.register
+def _end() -> None:
+    """Lets the default contexts end while the drivers are there; what is still open keeps its own."""
+    _rust.forget_contexts()
+    _by_uuid.clear()
+    _contexts.clear()
+
+
+def _context_of(backend: str, uuid: str) -> Context:
+    """The default context for what a handle's device has: on that device if this process sees it, otherwise on another
+    of its backend, which may reach the memory."""
+    if backend == "host":
+        return default_context()
+    known = _by_uuid.get((backend, uuid))
+    if known is not None:
+        return known
+    devices = [device for device in Device.all() if device.backend == backend]
+    if not devices:
+        raise WrongDevice(f"the memory is on a {backend} device, and this process sees none: see `crosshandle doctor`")
+    own = [device for device in devices if device.uuid == uuid]
+    context = default_context((own or devices)[0].name)
+    _by_uuid[backend, uuid] = context
+    return context
+
+
 class Bundle:
     """Arrays on their way to other processes: `bytes(bundle)` is what to send.
 
-    As long as it is neither released nor left by `with`, it keeps the memory of its arrays from being used
-    again; after that, those who have opened it do.
+    Until it is released or left by `with`, it keeps the memory of its arrays from being used again; after that, those who
+    have opened it do. A bundle that is dropped without either keeps tensors of torch, arrays of CuPy and what lies in this
+    package's memory as long as the object lives that was shared.
     """
 
-    def __init__(self, data: bytes, arrays: Sequence[Array]):
+    def __init__(self, data: bytes, leaves: Sequence[Any], arrays: Sequence[Array], table: Memory | None = None):
         self._data = data
+        self._leaves: Sequence[Any] = leaves
         self._arrays: Sequence[Array] | None = arrays
+        # The memory that a long bundle's table is in.
+        self._table = table
 
     def __bytes__(self) -> bytes:
         if self._arrays is None:
@@ -43,13 +93,25 @@ class Bundle:
 
     def release(self) -> None:
         """Lets go of the arrays."""
-        self._arrays = None
+        self._arrays = self._table = None
+        self._leaves = ()
 
     def __enter__(self) -> Bundle:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    def __del__(self) -> None:
+        if self._arrays is not None:
+            for leaf, array in zip(self._leaves, self._arrays):
+                if array._is_lent and _library(leaf) not in ("torch", "cupy"):
+                    # The bytes are kept by the object itself, which so would never end.
+                    continue
+                if leaf is not array:
+                    _keep_as_long_as(leaf, (array, self._table))
+                elif self._table is not None:
+                    _keep_as_long_as(leaf, self._table)
 
     def __repr__(self) -> str:
         if self._arrays is None:
@@ -58,40 +120,79 @@ class Bundle:
         return f"<crosshandle.Bundle of {len(self._arrays)} arrays, {total} bytes in {len(self._data)}>"
 
 
-def share(tree: Any, *, read_only: bool = False, copy: bool = False) -> Bundle:
+def _library(value: Any) -> str:
+    """The name of the library that an object is of."""
+    return type(value).__module__.partition(".")[0]
+
+
+# What dropped bundles keep, by the identity of a reference to the object that was shared. References compare as their
+# objects do, and arrays compare by element.
+_kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+
+def _keep_as_long_as(leaf: Any, kept: Any) -> None:
+    try:
+        reference = weakref.ref(leaf, _drop_kept)
+    except TypeError:
+        # It cannot be watched.
+        return
+    _kept[id(reference)] = (reference, kept)
+
+
+def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[Any], Any]] = _kept) -> None:
+    kept.pop(id(reference), None)
+
+
+def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
     """Packs an array, or a tree of lists, tuples and dicts of arrays, for other processes.
 
-    An array is an `Array`, or anything with the buffer protocol or `__array_interface__` that lies in memory of
-    `default_context()`, such as a NumPy view of an `Array`. Other arrays lie in memory that no other process
-    can reach: `copy=True` copies those. Who opens the bundle of `read_only=True` can read only.
+    An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__` or
+    `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in whatever memory their libraries
+    take; views of an `Array` on the host. What lies in memory that no other process can reach is refused;
+    `copy=True` copies it. The bundle keeps the arrays' memory from reuse until it is released, and those who have
+    opened it do after that.
+
+    `event`: its latest signal says when the bytes are there. Whatever takes the opened arrays waits for it.
+    Who opens the bundle of `read_only=True` can read only; arrays of JAX are always shared so.
     """
-    arrays: list[Array] = []
-    structure = _arrange(tree, arrays, copy)
-    return Bundle(_rust.pack(json.dumps(structure, separators=(",", ":")), arrays, read_only), arrays)
+    leaves: list[Any] = []
+    structure = json.dumps(_arrange(tree, leaves), separators=(",", ":"))
+    arrays = _arrays(leaves, copy)
+    ready = None if event is None else (event.handle(), event.submitted)
+    data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
+    return Bundle(data, leaves, arrays, table)
 
 
 def open(data: Any, *, context: Context | None = None, writable: bool = True) -> Any:
     """Opens what another process has sent: a bundle's bytes or a handle, as bytes or text.
 
-    Returns what was shared: an array or a tree of arrays, memory, or an event. What is read-only opens so
-    that it can be read only; `writable=False` opens everything so.
+    Returns what was shared: an array or a tree of arrays, memory, physical memory, or an event. Each is opened in
+    `context`, or in the default context of its device. What is read-only opens so that it can be read only;
+    `writable=False` opens everything so.
     """
-    # Until its memory is open, a bundle keeps it.
-    bundle = data if isinstance(data, Bundle) else None
+    # Until its memory is open, a bundle keeps it. Bytes are asked for first: they come over and over.
+    bundle = None if type(data) is builtins.bytes else data if isinstance(data, Bundle) else None
     if bundle is not None:
         data = bytes(bundle)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
-        structure, arrays = _rust.unpack(context or default_context(), builtins.bytes(data), writable=writable)
+        structure, arrays = _rust.unpack(context, builtins.bytes(data), writable=writable)
+        if structure == "null" and len(arrays) == 1:
+            return arrays[0]
         rest = iter(arrays)
         tree = _rearrange(_parse(structure), rest, 0)
         if next(rest, None) is not None:
             raise ValueError("the bundle has more arrays than places for them")
         return tree
-    return (context or default_context()).open(data)
+    if context is None:
+        handle = _rust.parse_handle(data)
+        is_event = isinstance(handle, EventHandle)
+        context = default_context() if is_event else _context_of(handle.backend, handle.device_uuid)
+        return context.open(handle)
+    return context.open(data)
 
 
 def alloc_empty(shape: int | tuple[int, ...], dtype: Any = "float64", *, device: str = "host") -> Array:
-    """Makes an array that can be shared without a copy. Its elements are zero."""
+    """Makes an array that can be shared without a copy. Its elements are arbitrary, as those of `numpy.empty`."""
     return default_context(device).empty(shape, dtype)
 
 
@@ -100,19 +201,19 @@ def alloc_empty(shape: int | tuple[int, ...], dtype: Any = "float64", *, device:
 _MAX_DEPTH = 100
 
 
-def _arrange(tree: Any, arrays: list[Array], copy: bool, depth: int = 0) -> Any:
+def _arrange(tree: Any, leaves: list[Any], depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         raise ValueError(f"the tree is deeper than {_MAX_DEPTH}")
     if isinstance(tree, tuple):
-        return {"t": [_arrange(part, arrays, copy, depth + 1) for part in tree]}
+        return {"t": [_arrange(part, leaves, depth + 1) for part in tree]}
     if isinstance(tree, list):
-        return [_arrange(part, arrays, copy, depth + 1) for part in tree]
+        return [_arrange(part, leaves, depth + 1) for part in tree]
     if isinstance(tree, Mapping):
         for key in tree:
             if not isinstance(key, str):
                 raise TypeError(f"keys of a shared dict are strings, not {type(key).__name__}")
-        return {"d": {key: _arrange(part, arrays, copy, depth + 1) for key, part in tree.items()}}
-    arrays.append(_array(tree, copy))
+        return {"d": {key: _arrange(part, leaves, depth + 1) for key, part in tree.items()}}
+    leaves.append(tree)
     return None
 
 
@@ -142,20 +243,76 @@ def _rearrange(structure: Any, arrays: Any, depth: int) -> Any:
     raise ValueError("the bundle's structure has a part that is neither array, list, tuple nor dict")
 
 
-def _array(value: Any, copy: bool) -> Array:
-    if isinstance(value, Array):
-        return value
-    if isinstance(value, Memory):
-        return value.array()
-    if isinstance(value, (Event, EventHandle, MemoryHandle)):
-        raise TypeError("events and handles travel by themselves: send bytes(event.handle())")
-    context = default_context()
-    found = _rust.adopt(context, value)
-    if found is not None:
-        return found
-    if copy:
-        return _rust.copied(context, value)
-    raise ValueError(
-        "this array lies in memory that no other process can reach: make it with crosshandle.alloc_empty, "
-        "or pass copy=True to share a copy"
-    )
+def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
+    """The arrays of shared memory that a tree's leaves are, or are copied to."""
+    arrays: list[Array | None] = [None] * len(leaves)
+    foreign: dict[str, list[int]] = {}
+    described: dict[int, _rust.Foreign] = {}
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, Array):
+            arrays[place] = leaf
+        elif isinstance(leaf, Memory):
+            arrays[place] = leaf.array()
+        elif isinstance(leaf, (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)):
+            raise TypeError("events, handles and physical memory travel by themselves: send bytes(event.handle())")
+        else:
+            found = described[place] = _rust.describe(leaf)
+            foreign.setdefault(found.device, []).append(place)
+    for device, places in foreign.items():
+        group = [described[place] for place in places]
+        for place, (context, adopted) in zip(places, _adopt(device, group)):
+            if isinstance(adopted, Array):
+                arrays[place] = adopted
+            elif copy:
+                arrays[place] = _copy(leaves[place], described[place], context)
+            elif device == "host":
+                raise ValueError(
+                    "this array lies in memory that no other process can reach: make it with "
+                    "crosshandle.alloc_empty, or pass copy=True to share a copy"
+                )
+            else:
+                raise ValueError(
+                    f"this array's memory cannot be shared ({adopted}): make it with an allocator of crosshandle's, "
+                    "or pass copy=True to share a copy"
+                ) from adopted
+    return [array for array in arrays if array is not None]
+
+
+def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
+    """Adopts arrays of other libraries: for each, the context, and the array or why it cannot be."""
+    if device not in ("cuda", "level_zero"):
+        context = default_context(device)
+        return [(context, adopted) for adopted in _rust.adopt_all(context, group)]
+    # The library does not say which of its devices.
+    found: list[tuple[Context, Array | Exception]] = []
+    for one in group:
+        for candidate in [found.name for found in Device.all() if found.backend == device]:
+            context = default_context(candidate)
+            (adopted,) = _rust.adopt_all(context, [one])
+            if isinstance(adopted, Array):
+                break
+        else:
+            if not any(found.backend == device for found in Device.all()):
+                raise WrongDevice(f"the array is on a {device} device, and there is none here")
+        found.append((context, adopted))
+    return found
+
+
+def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
+    """Copies an array of another library into memory of its device."""
+    library = _library(value)
+    if described.device != "host" and library in ("torch", "cupy"):
+        # Its own library knows arrays with gaps, and the stream that makes the bytes.
+        array = context.empty(described.shape, described.dtype)
+        if library == "torch":
+            import torch
+
+            array.torch().copy_(value.detach())
+            torch.cuda.current_stream(value.device).synchronize()
+        else:
+            import cupy
+
+            array.cupy()[...] = value
+            cupy.cuda.get_current_stream().synchronize()
+        return array
+    return _rust.copied(context, described)

@@ -2,6 +2,7 @@
 
 use super::{Array, Layout};
 use crate::memory::SharedMemory;
+use crosshandle::handle::BackendKind;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -11,42 +12,44 @@ use std::ptr;
 use std::sync::Arc;
 
 /// The version that capsules are made in.
-const VERSION: [u32; 2] = [1, 0];
+pub(crate) const VERSION: [u32; 2] = [1, 0];
 /// Set in `flags` of memory that must not be written.
-const READ_ONLY: u64 = 1;
+pub(crate) const READ_ONLY: u64 = 1;
+/// The names of capsules that nobody has taken over, in the two forms.
+pub(crate) const NEW_CAPSULES: [&CStr; 2] = [Versioned::NAMES[0], Unversioned::NAMES[0]];
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const ONE_API: i32 = 14;
 
 /// `DLTensor`.
 #[repr(C)]
-struct Tensor {
-    data: *mut c_void,
-    device_type: i32,
-    device_id: i32,
-    ndim: i32,
-    code: u8,
-    bits: u8,
-    elements: u16,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
+pub(crate) struct Tensor {
+    pub(crate) data: *mut c_void,
+    pub(crate) device_type: i32,
+    pub(crate) device_id: i32,
+    pub(crate) ndim: i32,
+    pub(crate) code: u8,
+    pub(crate) bits: u8,
+    pub(crate) elements: u16,
+    pub(crate) shape: *mut i64,
+    pub(crate) strides: *mut i64,
+    pub(crate) byte_offset: u64,
 }
 
 /// `DLManagedTensorVersioned`.
 #[repr(C)]
-struct Versioned {
-    version: [u32; 2],
+pub(crate) struct Versioned {
+    pub(crate) version: [u32; 2],
     owner: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
-    flags: u64,
-    tensor: Tensor,
+    pub(crate) flags: u64,
+    pub(crate) tensor: Tensor,
 }
 
 /// `DLManagedTensor`.
 #[repr(C)]
-struct Unversioned {
-    tensor: Tensor,
+pub(crate) struct Unversioned {
+    pub(crate) tensor: Tensor,
     owner: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
@@ -160,16 +163,13 @@ impl Managed for Unversioned {
 }
 
 /// Returns the device of memory, as DLPack numbers it.
-pub(super) fn device(memory: &SharedMemory) -> PyResult<(i32, i32)> {
+pub(super) fn device(memory: &SharedMemory) -> (i32, i32) {
     let info = memory.context.device().info();
     let index = info.index as i32;
-    match info.backend.to_string().as_str() {
-        "host" => Ok((CPU, 0)),
-        "cuda" => Ok((CUDA, index)),
-        "level_zero" => Ok((ONE_API, index)),
-        other => Err(PyBufferError::new_err(format!(
-            "DLPack has no number for {other} devices"
-        ))),
+    match info.backend {
+        BackendKind::Host => (CPU, 0),
+        BackendKind::Cuda => (CUDA, index),
+        BackendKind::LevelZero => (ONE_API, index),
     }
 }
 
@@ -179,13 +179,9 @@ pub(super) fn capsule<'py>(
     max_version: Option<(u32, u32)>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let own = array.get();
-    let device = device(&own.memory)?;
+    let device = device(&own.memory);
     let size = own.layout.dtype.bytes() as isize;
-    if own.layout.strides.iter().any(|stride| stride % size != 0) {
-        return Err(PyBufferError::new_err(
-            "the array's strides are no multiples of its elements, which DLPack cannot say",
-        ));
-    }
+    check_strides(own, size)?;
     if max_version.is_some_and(|(major, _)| major >= VERSION[0]) {
         return wrap(array.py(), Versioned::make(own, device));
     }
@@ -197,23 +193,42 @@ pub(super) fn capsule<'py>(
     wrap(array.py(), Unversioned::make(own, device))
 }
 
+/// Returns a capsule of an array in the form that every consumer takes, and that cannot say what is read-only.
+pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
+    let size = array.layout.dtype.bytes() as isize;
+    check_strides(array, size)?;
+    wrap(py, Unversioned::make(array, device(&array.memory)))
+}
+
+/// Refuses strides that DLPack, which counts in elements, cannot say.
+fn check_strides(array: &Array, size: isize) -> PyResult<()> {
+    match array.layout.strides.iter().all(|stride| stride % size == 0) {
+        true => Ok(()),
+        false => Err(PyBufferError::new_err(
+            "the array's strides are no multiples of its elements, which DLPack cannot say",
+        )),
+    }
+}
+
 /// Shows an array to a library that never writes, in the form that cannot say what is read-only.
 #[pyclass(frozen)]
 pub(super) struct NeverWritten(pub(super) Py<Array>);
 
 #[pymethods]
 impl NeverWritten {
-    #[pyo3(signature = (**_options))]
+    #[pyo3(signature = (*, stream = None, **_options))]
     fn __dlpack__<'py>(
         &self,
         py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
         _options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let array = self.0.get();
-        wrap(py, Unversioned::make(array, device(&array.memory)?))
+        array.order_before(py, stream)?;
+        wrap(py, Unversioned::make(array, device(&array.memory)))
     }
 
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+    fn __dlpack_device__(&self) -> (i32, i32) {
         device(&self.0.get().memory)
     }
 }

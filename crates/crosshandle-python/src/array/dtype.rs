@@ -22,12 +22,20 @@ pub(crate) enum Kind {
     Bfloat = 4,
     Complex = 5,
     Bool = 6,
+    Float8E3m4 = 7,
+    Float8E4m3 = 8,
+    Float8E4m3b11fnuz = 9,
+    Float8E4m3fn = 10,
+    Float8E4m3fnuz = 11,
+    Float8E5m2 = 12,
+    Float8E5m2fnuz = 13,
+    Float8E8m0fnu = 14,
 }
 
 /// A type: its name, kind and bits, NumPy's letter for it and the buffer protocol's, if they have it.
 type Entry = (&'static str, Kind, u8, Option<char>, Option<&'static str>);
 
-const TYPES: [Entry; 16] = [
+const TYPES: [Entry; 24] = [
     ("bool", Kind::Bool, 8, Some('b'), Some("?")),
     ("int8", Kind::Int, 8, Some('i'), Some("b")),
     ("int16", Kind::Int, 16, Some('i'), Some("h")),
@@ -43,6 +51,14 @@ const TYPES: [Entry; 16] = [
     ("bfloat16", Kind::Bfloat, 16, None, None),
     ("complex64", Kind::Complex, 64, Some('c'), Some("Zf")),
     ("complex128", Kind::Complex, 128, Some('c'), Some("Zd")),
+    ("float8_e3m4", Kind::Float8E3m4, 8, None, None),
+    ("float8_e4m3", Kind::Float8E4m3, 8, None, None),
+    ("float8_e4m3b11fnuz", Kind::Float8E4m3b11fnuz, 8, None, None),
+    ("float8_e4m3fn", Kind::Float8E4m3fn, 8, None, None),
+    ("float8_e4m3fnuz", Kind::Float8E4m3fnuz, 8, None, None),
+    ("float8_e5m2", Kind::Float8E5m2, 8, None, None),
+    ("float8_e5m2fnuz", Kind::Float8E5m2fnuz, 8, None, None),
+    ("float8_e8m0fnu", Kind::Float8E8m0fnu, 8, None, None),
     // The last is what bytes are by default.
     ("byte", Kind::Uint, 8, Some('u'), Some("B")),
 ];
@@ -129,6 +145,23 @@ impl Dtype {
 
     pub(crate) fn bytes(self) -> usize {
         usize::from(self.bits) / 8
+    }
+
+    /// Returns the unsigned type with as many bits, for types of at most 64.
+    pub(crate) fn unsigned(self) -> Self {
+        Self {
+            kind: Kind::Uint,
+            bits: self.bits.min(64),
+        }
+    }
+
+    pub(crate) fn is_complex(self) -> bool {
+        self.kind == Kind::Complex
+    }
+
+    /// Returns whether it is one of the floating-point types of 8 bits, which few libraries know.
+    pub(crate) fn is_float8(self) -> bool {
+        self.kind as u8 > Kind::Bool as u8
     }
 
     /// Returns NumPy's name; `None` if NumPy has no such type.

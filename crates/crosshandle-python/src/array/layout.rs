@@ -1,7 +1,7 @@
 //! Where the elements of an array lie.
 
 use super::Dtype;
-use crosshandle::handle::bundle::MAX_DIMENSIONS;
+use super::MAX_DIMENSIONS;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -71,40 +71,49 @@ impl Layout {
         self.elements() == 0 || dense.is_some_and(|dense| dense.strides == self.strides)
     }
 
+    /// Returns how many bytes the elements reach to before the first one, and from its start on; both are 0
+    /// without elements. `None` if there are more bytes than addresses.
+    pub(crate) fn reach(&self) -> Option<(usize, usize)> {
+        let (mut before, mut after, mut elements) = (0_usize, 0_usize, 1_u128);
+        for (size, stride) in self.shape.iter().zip(&self.strides) {
+            isize::try_from(*size).ok()?;
+            elements = elements.saturating_mul(*size as u128);
+            let reach = (*size).saturating_sub(1).checked_mul(stride.unsigned_abs());
+            // Without elements, the other sizes may be anything.
+            let reach = match self.shape.contains(&0) {
+                true => 0,
+                false => reach?,
+            };
+            match *stride < 0 {
+                true => before = before.checked_add(reach)?,
+                false => after = after.checked_add(reach)?,
+            }
+        }
+        if elements == 0 {
+            return Some((0, 0));
+        }
+        after = after.checked_add(self.dtype.bytes())?;
+        let is_within = elements <= isize::MAX as u128;
+        let total = before.checked_add(after)?;
+        (is_within && total <= isize::MAX as usize).then_some((before, after))
+    }
+
     /// Checks that all elements lie inside memory of `len` bytes, at multiples of their size.
     pub(crate) fn check(&self, len: usize) -> PyResult<()> {
         let refused = |what: String| Err(PyValueError::new_err(what));
         if self.shape.len() > MAX_DIMENSIONS || self.shape.len() != self.strides.len() {
             return refused(format!("an array has at most {MAX_DIMENSIONS} dimensions"));
         }
-        let (mut first, mut last) = (self.offset as i128, self.offset as i128);
-        let mut elements = 1_i128;
-        if self
-            .shape
-            .iter()
-            .any(|size| isize::try_from(*size).is_err())
-        {
-            return refused("a dimension has more elements than there are addresses".into());
-        }
-        for (size, stride) in self.shape.iter().zip(&self.strides) {
-            elements = elements.saturating_mul(*size as i128);
-            let reach = (*size as i128 - 1).max(0).saturating_mul(*stride as i128);
-            match reach < 0 {
-                true => first = first.saturating_add(reach),
-                false => last = last.saturating_add(reach),
-            }
-        }
-        let size = self.dtype.bytes();
-        let end = if elements == 0 {
-            self.offset as i128
-        } else {
-            last.saturating_add(size as i128)
+        let Some((before, after)) = self.reach() else {
+            return refused("the array has more bytes than there are addresses".into());
         };
-        if elements > isize::MAX as i128 || first < 0 || end > len as i128 {
+        let end = self.offset as u128 + after as u128;
+        if before > self.offset || end > len as u128 {
             return refused(format!(
                 "the array has bytes up to {end} of its memory, which has {len}"
             ));
         }
+        let size = self.dtype.bytes();
         let align = size.min(8);
         let is_aligned = |distance: isize| distance % align as isize == 0;
         if !self.offset.is_multiple_of(align) || !self.strides.iter().copied().all(is_aligned) {

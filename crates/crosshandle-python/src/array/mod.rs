@@ -1,20 +1,27 @@
 //! Typed views of memory, and the protocols by which array libraries take them.
 
 mod buffer;
-mod dlpack;
+pub(crate) mod dlpack;
 mod dtype;
-pub(crate) mod foreign;
 mod layout;
 
+pub(crate) use crosshandle::handle::bundle::MAX_DIMENSIONS;
 pub(crate) use dtype::Dtype;
 pub(crate) use layout::Layout;
 
+use crate::context::streams;
+use crate::event::Event;
 use crate::memory::SharedMemory;
+use crosshandle::handle::BackendKind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use std::ffi::c_int;
 use std::sync::Arc;
+
+/// The numbers of CUDA's default streams: the one that waits for all others, and each thread's own.
+const LEGACY_STREAM: i64 = 1;
+const PER_THREAD_STREAM: i64 = 2;
 
 /// A view of memory as an array, without a copy. It keeps the memory open.
 ///
@@ -25,18 +32,44 @@ use std::sync::Arc;
 pub(crate) struct Array {
     pub(crate) memory: Arc<SharedMemory>,
     pub(crate) layout: Layout,
-    read_only: bool,
+    pub(crate) read_only: bool,
+    /// The event and the number of the signal that say that the bytes are there.
+    ready: Option<(Py<Event>, u64)>,
 }
 
 impl Array {
     pub(crate) fn new(memory: Arc<SharedMemory>, layout: Layout) -> PyResult<Self> {
+        Self::of(memory, layout, false)
+    }
+
+    /// Makes an array that can be read only, if `read_only` or the memory says so.
+    pub(crate) fn of(memory: Arc<SharedMemory>, layout: Layout, read_only: bool) -> PyResult<Self> {
         layout.check(memory.memory.len())?;
-        let read_only = memory.is_read_only();
+        let read_only = read_only || memory.is_read_only();
         Ok(Self {
             memory,
             layout,
             read_only,
+            ready: None,
         })
+    }
+
+    /// Makes whatever takes the array wait for a signal first.
+    pub(crate) fn after(mut self, event: Py<Event>, value: u64) -> Self {
+        self.ready = Some((event, value));
+        self
+    }
+
+    /// Waits on the host until the bytes are there.
+    fn wait_ready(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.ready {
+            Some((event, value)) => event.get().wait_value(py, *value, None),
+            None => Ok(()),
+        }
+    }
+
+    fn is_cuda(&self) -> bool {
+        self.memory.context.device().info().backend == BackendKind::Cuda
     }
 
     fn address(&self) -> usize {
@@ -66,6 +99,56 @@ impl Array {
             false => interface.set_item("strides", PyTuple::new(py, &self.layout.strides)?)?,
         }
         Ok(interface)
+    }
+
+    /// Makes a stream that takes the array wait until the bytes are there, or the host where there are no streams.
+    /// `stream` is as DLPack has it: `None` is the default stream, −1 asks for no wait.
+    fn order_before(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let Some((event, value)) = &self.ready else {
+            return Ok(());
+        };
+        let number: Option<i64> = match stream {
+            None => None,
+            Some(stream) => stream.extract().ok(),
+        };
+        if number == Some(-1) {
+            return Ok(());
+        }
+        if !self.is_cuda() || number == Some(PER_THREAD_STREAM) {
+            return self.wait_ready(py);
+        }
+        let number = number.unwrap_or(LEGACY_STREAM);
+        let arguments = (event.clone_ref(py), number, *value, self.device());
+        streams(py)?.call_method1("wait", arguments)?;
+        Ok(())
+    }
+
+    /// Returns the same bytes as unsigned numbers, for libraries that lack the elements' type.
+    fn as_unsigned(&self, py: Python<'_>) -> PyResult<Self> {
+        let layout = Layout {
+            dtype: self.layout.dtype.unsigned(),
+            ..self.layout.clone()
+        };
+        let array = Self::of(Arc::clone(&self.memory), layout, self.read_only)?;
+        Ok(match &self.ready {
+            Some((event, value)) => array.after(event.clone_ref(py), *value),
+            None => array,
+        })
+    }
+
+    /// Returns a tensor, which can write memory that is read-only: the caller sees to that.
+    fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
+        let own = slf.get();
+        if own.ready.is_none() {
+            // Without torch's questions for device and stream, which take longer than all the rest.
+            return from_dlpack.call1((dlpack::unversioned(py, own)?,));
+        }
+        match own.read_only {
+            true => from_dlpack.call1((dlpack::NeverWritten(slf.clone().unbind()),)),
+            false => from_dlpack.call1((slf,)),
+        }
     }
 
     fn import<'py>(py: Python<'py>, module: &str, what: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -121,15 +204,55 @@ impl Array {
         self.read_only
     }
 
+    /// The event that says that the bytes are there, if the bundle had one. Whatever takes the array waits for it: a
+    /// stream if the library has one, otherwise the host.
+    #[getter]
+    fn event(&self, py: Python<'_>) -> Option<Py<Event>> {
+        let (event, _) = self.ready.as_ref()?;
+        Some(event.clone_ref(py))
+    }
+
+    /// Whether it is in memory that is lent, with what its library keeps the bytes by.
+    #[getter]
+    fn _is_lent(&self) -> bool {
+        self.memory.is_lent()
+    }
+
+    /// The name of the device that the bytes are on, such as `cuda:0`.
+    #[getter]
+    fn device(&self) -> String {
+        self.memory.context.device().to_string()
+    }
+
     /// The address of the first element in this process.
     #[getter]
     fn get_address(&self) -> usize {
         self.address()
     }
 
-    /// Returns a NumPy array of the same bytes.
+    /// Returns a NumPy array of the same bytes. Memory of a GPU is refused: a copy is `array.torch().cpu().numpy()`
+    /// or `array.cupy().get()`.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::import(slf.py(), "numpy", "asarray")?.call1((slf,))
+        let own = slf.get();
+        if !own.is_on_host() {
+            return Err(PyBufferError::new_err(format!(
+                "the bytes are on {}, where NumPy cannot reach them: copy them with torch or CuPy",
+                own.device()
+            )));
+        }
+        let py = slf.py();
+        if own.layout.dtype.typestr().is_some() {
+            return Self::import(py, "numpy", "asarray")?.call1((slf,));
+        }
+        // NumPy knows the type only by the package that JAX brings.
+        let dtype = Self::import(py, "ml_dtypes", &own.dtype()).map_err(|_| {
+            PyTypeError::new_err(format!(
+                "NumPy has no dtype for {} without the package ml_dtypes",
+                own.layout.dtype
+            ))
+        })?;
+        let bytes = Bound::new(py, own.as_unsigned(py)?)?;
+        Self::numpy(&bytes)?.call_method1("view", (dtype,))
     }
 
     /// Returns a torch tensor of the same bytes. A tensor cannot be read-only: of read-only memory this
@@ -137,21 +260,24 @@ impl Array {
     #[pyo3(signature = (*, copy = false))]
     fn torch<'py>(slf: &Bound<'py, Self>, copy: bool) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        if !slf.get().read_only {
-            let tensor = Self::import(py, "torch", "from_dlpack")?.call1((slf,))?;
-            return if copy {
-                tensor.call_method0("clone")
-            } else {
-                Ok(tensor)
-            };
-        }
-        if !copy {
+        let own = slf.get();
+        if own.read_only && !copy {
             return Err(PyBufferError::new_err(
                 "this memory is read-only, and torch would write to it: pass copy=True for a copy",
             ));
         }
-        let copied = Self::numpy(slf)?.call_method0("copy")?;
-        Self::import(py, "torch", "from_numpy")?.call1((copied,))
+        let tensor = if own.layout.dtype.is_float8() {
+            let bytes = Bound::new(py, own.as_unsigned(py)?)?;
+            let dtype = Self::import(py, "torch", &own.dtype())?;
+            Self::torch_of(&bytes)?.call_method1("view", (dtype,))?
+        } else {
+            Self::torch_of(slf)?
+        };
+        // Of read-only memory, the tensor that could write it ends here.
+        match copy {
+            true => tensor.call_method0("clone"),
+            false => Ok(tensor),
+        }
     }
 
     /// Returns a JAX array of the same bytes, which nobody may write as long as it lives.
@@ -172,19 +298,27 @@ impl Array {
                 "the host cannot access this memory",
             ));
         }
+        self.wait_ready(py)?;
         self.interface(py, 3)
     }
 
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        if self.memory.context.device().info().backend.to_string() != "cuda" {
+        if !self.is_cuda() {
             return Err(PyAttributeError::new_err(
                 "this memory is not a CUDA device's",
             ));
         }
-        // Without a stream: who takes it waits for the event that says that the bytes are there.
         let interface = self.interface(py, 3)?;
-        interface.set_item("stream", py.None())?;
+        // A stream that waits for the event, if there is one; who takes the array waits for that.
+        let stream = match &self.ready {
+            Some((event, value)) => {
+                let arguments = (event.clone_ref(py), *value, self.device());
+                streams(py)?.call_method1("waiting", arguments)?
+            }
+            None => py.None().into_bound(py),
+        };
+        interface.set_item("stream", stream)?;
         Ok(interface)
     }
 
@@ -197,23 +331,22 @@ impl Array {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // The bytes are there when the program says so, by an event: there is no stream to wait for.
-        let _ = stream;
         let own = slf.get();
         if copy == Some(true) {
             return Err(PyBufferError::new_err(
                 "this memory is shared: copy it with the importing library",
             ));
         }
-        let device = own.__dlpack_device__()?;
+        let device = own.__dlpack_device__();
         if dl_device.is_some_and(|wanted| wanted != device) {
             return Err(PyBufferError::new_err("this memory is on another device"));
         }
+        own.order_before(slf.py(), stream)?;
         dlpack::capsule(slf, max_version)
     }
 
     /// Returns the device of the bytes, as DLPack numbers it.
-    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+    fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(&self.memory)
     }
 
@@ -222,6 +355,7 @@ impl Array {
         view: *mut pyo3::ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        slf.get().wait_ready(slf.py())?;
         // SAFETY: the interpreter passes a view to be filled.
         unsafe { buffer::fill(slf, view, flags) }
     }

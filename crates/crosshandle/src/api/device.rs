@@ -5,7 +5,7 @@ use crate::hal::registry;
 use crate::hal::{Backend, BackendDevice};
 use crate::handle::BackendKind;
 use crate::os::process;
-use crate::types::{DeviceInfo, NativeObject};
+use crate::types::{DeviceInfo, KernelLimits, NativeObject, NativeRuntime};
 use std::fmt;
 use std::sync::Arc;
 
@@ -61,6 +61,36 @@ impl Device {
     /// Returns the device's description.
     pub fn info(&self) -> &DeviceInfo {
         self.inner.info()
+    }
+
+    /// Returns the limits of kernels on the device. On the host, the first call in a process looks for an
+    /// OpenCL runtime and loads it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device runs no programs: its text says what was looked for and what
+    /// would bring it.
+    pub fn kernels(&self) -> Result<&KernelLimits> {
+        self.inner.kernels().map_err(Error::Unsupported)
+    }
+
+    /// Returns the limits of kernels if they are known without a search: on the host, once
+    /// [`kernels`](Self::kernels) was called or a program loaded in this process.
+    pub fn loaded_kernels(&self) -> Option<&KernelLimits> {
+        self.inner.loaded_kernels()
+    }
+
+    /// Returns the objects of what compiles and runs kernels, for programs that use it too.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] as for [`kernels`](Self::kernels), and where the driver itself does it.
+    pub fn native_runtime(&self) -> Result<NativeRuntime> {
+        self.inner.native_runtime().map_err(Error::Unsupported)
+    }
+
+    /// Returns a description of what compiles and runs kernels, if that is not the driver itself. Looks for
+    /// it as [`kernels`](Self::kernels) does.
+    pub fn kernel_runtime(&self) -> Option<String> {
+        self.inner.kernel_runtime()
     }
 
     /// Returns the number of bytes of the device's memory that are free at the moment, if that is

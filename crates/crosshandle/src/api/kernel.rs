@@ -57,7 +57,7 @@ impl Kernel {
         Ok(each.saturating_mul(self.core.device().info().compute_units))
     }
 
-    /// Returns the driver's own kernel (a `CUfunction` of CUDA), which lives as long as `self`.
+    /// Returns the driver's own kernel (a `CUfunction` of CUDA, a `cl_kernel` on the host), which lives as long as `self`.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
@@ -68,8 +68,9 @@ impl Kernel {
         shape: LaunchShape,
         arguments: KernelArguments,
     ) -> Result<Option<Launch>> {
-        shape.check(self.properties(), &self.limits()?)?;
-        self.check_arguments(&arguments)?;
+        let limits = self.core.device().kernels()?;
+        shape.check(self.properties(), limits)?;
+        self.check_arguments(&arguments, limits)?;
         if shape.is_empty() {
             return Ok(None);
         }
@@ -80,23 +81,21 @@ impl Kernel {
         }))
     }
 
-    fn limits(&self) -> Result<KernelLimits> {
-        let limits = self.core.device().info().kernels;
-        limits.ok_or_else(|| Error::Unsupported("this device runs no kernels".into()))
-    }
-
-    fn check_arguments(&self, arguments: &KernelArguments) -> Result<()> {
-        let Some(parameters) = &self.properties().parameters else {
-            return Ok(());
-        };
-        if arguments.len() != parameters.len() {
+    fn check_arguments(&self, arguments: &KernelArguments, limits: &KernelLimits) -> Result<()> {
+        let properties = self.properties();
+        if let Some(count) = properties.parameter_count
+            && arguments.len() != count
+        {
             return Err(Error::invalid(format!(
-                "kernel '{}' has {} parameters, but got {} arguments",
+                "kernel '{}' has {count} parameters, but got {} arguments",
                 self.name,
-                parameters.len(),
                 arguments.len()
             )));
         }
+        self.check_local(arguments, limits)?;
+        let Some(parameters) = &properties.parameters else {
+            return self.inner.check_arguments(arguments);
+        };
         let mut pairs = arguments.iter().zip(parameters).enumerate();
         match pairs.find(|(_, (argument, parameter))| argument.len() != parameter.size) {
             Some((index, (argument, parameter))) => Err(Error::invalid(format!(
@@ -108,12 +107,32 @@ impl Kernel {
             None => Ok(()),
         }
     }
+
+    /// Refuses shared memory that the device doesn't take as arguments, or not as much.
+    fn check_local(&self, arguments: &KernelArguments, limits: &KernelLimits) -> Result<()> {
+        let available = self.properties().dynamic_shared_memory;
+        match arguments.local_bytes() {
+            Some(0) => Ok(()),
+            Some(_) if !limits.local_arguments => Err(Error::Unsupported(
+                "kernels on this device get shared memory with the launch \
+                 (LaunchShape::shared_memory), not as arguments"
+                    .into(),
+            )),
+            Some(bytes) if bytes <= available => Ok(()),
+            bytes => Err(Error::invalid(format!(
+                "arguments of {} bytes of shared memory are more than the {available} that kernel \
+                 '{}' can have",
+                bytes.unwrap_or(usize::MAX),
+                self.name
+            ))),
+        }
+    }
 }
 
 impl KernelArguments {
     /// Adds the address of a range's start. The range's memory is kept until the kernel is done.
     pub fn memory(self, range: &MemoryRange) -> Self {
-        let mut this = self.value(range.as_ptr().expose_provenance());
+        let mut this = self.address(range.as_ptr().expose_provenance());
         if let Some(memory) = range.keep() {
             this.keep(memory);
         }

@@ -4,7 +4,7 @@ use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
-use crate::ipc::{Attachment, Credential, ExportCells, Particulars, Record, Shared};
+use crate::ipc::{Attachment, Credential, ExportCells, First, Particulars, Record, Shared};
 use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
@@ -47,7 +47,8 @@ impl PhysicalMemory {
         core.check_memory(&fields, access)?;
         let credential = Credential::of(&fields);
         let deadline = core.deadline();
-        let (attachment, fetched) = core.ask_either(&fields, &deadline, |attachment| {
+        let next = First::Memory(access);
+        let (attachment, fetched) = core.ask_either(&fields, next, &deadline, |attachment| {
             attachment.fetch(&fields, access, &deadline)
         })?;
         let len = fetched.len;

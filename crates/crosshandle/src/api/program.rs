@@ -44,11 +44,29 @@ impl Program {
         ownership: Ownership,
     ) -> Result<Self> {
         // SAFETY: promised by the caller.
-        let inner = unsafe { loader(core)?.adopt(program, ownership) };
+        let inner = unsafe { loader(core)?.adopt(program, ownership) }?;
         Ok(Self {
             core: Arc::clone(core),
             inner,
         })
+    }
+
+    /// # Safety
+    /// As [`Context::adopt_kernel`](crate::Context::adopt_kernel).
+    #[allow(unsafe_code)] // The promise is the caller's.
+    pub(crate) unsafe fn adopt_kernel(
+        core: &Arc<ContextCore>,
+        kernel: usize,
+        ownership: Ownership,
+    ) -> Result<(Self, Kernel)> {
+        // SAFETY: promised by the caller.
+        let (inner, name) = unsafe { loader(core)?.adopt_kernel(kernel, ownership) }?;
+        let program = Self {
+            core: Arc::clone(core),
+            inner,
+        };
+        let kernel = program.kernel(&name)?;
+        Ok((program, kernel))
     }
 
     /// Returns the kernel with a name.
@@ -66,7 +84,13 @@ impl Program {
     /// [`Error::NoSymbol`] if there is none of that name; [`Error::Driver`] if the driver refuses.
     pub fn variable(&self, name: &str) -> Result<MemoryRange> {
         let (address, len) = self.inner.variable(&symbol(name)?)?;
-        let range = MemoryRange::new(address, len, Access::ReadWrite, false);
+        let is_on_host = self
+            .core
+            .device()
+            .info()
+            .capabilities
+            .host_accessible_memory;
+        let range = MemoryRange::new(address, len, Access::ReadWrite, is_on_host);
         Ok(range.keeping(Arc::new(self.clone())))
     }
 
@@ -75,7 +99,21 @@ impl Program {
         self.inner.log()
     }
 
-    /// Returns the driver's own program (a `CUmodule` of CUDA), which lives as long as `self`.
+    /// Returns the names of all kernels, if the driver tells them.
+    pub fn kernel_names(&self) -> Option<Vec<String>> {
+        self.inner.kernel_names()
+    }
+
+    /// Returns the program as a [binary image](ProgramImage::binary) that this machine can load again; `None`
+    /// if the driver gives none.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] if the driver refuses.
+    pub fn binary(&self) -> Result<Option<Vec<u8>>> {
+        self.inner.binary()
+    }
+
+    /// Returns the driver's own program (a `CUmodule` of CUDA, a `cl_program` on the host), which lives as long as `self`.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }

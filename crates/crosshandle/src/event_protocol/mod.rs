@@ -79,6 +79,6 @@ pub(crate) use device::DeviceWait;
 pub(crate) use native_mirror::Promise;
 pub(crate) use recovery::{Liveness, Unfinished};
 pub(crate) use signal::{Completion, IssueError, Signalled};
-pub(crate) use slot::{FailureReason, Owner, RING, Slot};
+pub(crate) use slot::{FailureReason, Owner, RING, Slot, WINDOW};
 pub(crate) use ticket::Ticket;
 pub(crate) use wait::{Interrupt, Outcome, Target, WaitError, WaitMode, wait_any};

@@ -47,7 +47,7 @@ pub(super) const MAX_NUMBER: u64 = (1 << (64 - NUMBER_SHIFT)) - 1;
 
 /// Greatest distance of a number from the oldest unfinished one. A word may lag behind by two of
 /// these and a few numbers more, and only lower halves within 2³¹ of each other compare correctly.
-pub(super) const WINDOW: u64 = 1 << 29;
+pub(crate) const WINDOW: u64 = 1 << 29;
 
 /// Bit of `flags`: devices signal the event.
 pub(super) const DEVICE_SIGNALS: u32 = 1;

@@ -111,12 +111,12 @@ pub(crate) use submission::{
 };
 pub(crate) use wait_list::{WaitList, WaitPoint};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{DriverEvents, Import, Shared};
 use crate::types::{
-    Access, Address, DeviceInfo, KernelProperties, MemoryKind, Ownership, ProgramImage,
-    ProgramOptions, QueueOrder, SharedBytes,
+    Access, Address, DeviceInfo, KernelArguments, KernelLimits, KernelProperties, MemoryKind,
+    NativeRuntime, Ownership, ProgramImage, ProgramOptions, QueueOrder, SharedBytes,
 };
 use std::any::Any;
 use std::ffi::CStr;
@@ -146,6 +146,25 @@ pub(crate) trait BackendDevice: Send + Sync {
     /// Returns whether contexts on this device can map memory of a device: of this one, or of one
     /// near enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
+
+    /// Returns the limits of kernels, or why the device runs none. May look for what runs them.
+    fn kernels(&self) -> std::result::Result<&KernelLimits, String>;
+
+    /// Returns the limits of kernels, if that takes no search.
+    fn loaded_kernels(&self) -> Option<&KernelLimits> {
+        self.kernels().ok()
+    }
+
+    /// Returns the objects of what compiles and runs kernels, if that is not the driver itself.
+    fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
+        Err("the driver itself runs this device's kernels".into())
+    }
+
+    /// Returns a description of what compiles and runs kernels, where [`kernels`](Self::kernels) has
+    /// limits and that is not the driver itself.
+    fn kernel_runtime(&self) -> Option<String> {
+        None
+    }
 
     /// Makes a context on the device.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
@@ -211,7 +230,7 @@ pub(crate) trait BackendContext: Send + Sync {
         None
     }
 
-    /// Returns the loader of programs, if the device runs any: then [`DeviceInfo::kernels`] has limits.
+    /// Returns the loader of programs, if there may be one: it says itself what is missing.
     fn programs(&self) -> Option<&dyn Programs> {
         None
     }
@@ -231,7 +250,22 @@ pub(crate) trait Programs {
     /// # Safety
     /// `program` is one of the driver's on this device, and stays loaded as long as the result lives.
     /// No other code unloads one that is owned.
-    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Arc<dyn LoadedProgram>;
+    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>>;
+
+    /// Adopts the program of a kernel that other code has made, and returns the kernel's name.
+    ///
+    /// # Safety
+    /// `kernel` is one of the driver's on this device. No other code destroys one that is owned.
+    unsafe fn adopt_kernel(
+        &self,
+        _kernel: usize,
+        _ownership: Ownership,
+    ) -> Result<(Arc<dyn LoadedProgram>, String)> {
+        Err(Error::Unsupported(
+            "this driver does not tell a kernel's program; adopt the program, and find the kernel in it"
+                .into(),
+        ))
+    }
 }
 
 /// A program on a device. Its kernels keep it loaded.
@@ -247,6 +281,16 @@ pub(crate) trait LoadedProgram: Send + Sync {
     /// Returns the output of the driver's compiler; may be empty.
     fn log(&self) -> &str;
 
+    /// Returns the names of all kernels, if the driver tells them.
+    fn kernel_names(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Returns the program as a binary image, if the driver gives one.
+    fn binary(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
     /// Returns the driver's own program.
     fn raw(&self) -> usize;
 }
@@ -255,6 +299,12 @@ pub(crate) trait LoadedProgram: Send + Sync {
 pub(crate) trait LoadedKernel: Any + Send + Sync {
     /// Returns what the kernel needs, and the limits that follow.
     fn properties(&self) -> &KernelProperties;
+
+    /// Refuses arguments that the kernel doesn't take, as far as the driver says, and the properties
+    /// don't.
+    fn check_arguments(&self, _arguments: &KernelArguments) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns the number of threads in a block, at most `limit`, with which most threads run at a
     /// time, for this many bytes of dynamic shared memory.
@@ -291,6 +341,10 @@ pub(crate) trait Segment: Shared {
     /// Drops the objects that finished commands keep, as far as the backend can tell without
     /// waiting: it may otherwise notice them late.
     fn release_finished(&self) {}
+
+    /// Notes that the program has dropped memory in the segment that a command may have used: the backend
+    /// notices within some milliseconds when the command has finished. Calls no driver.
+    fn release_soon(&self) {}
 }
 
 /// Reserved addresses into which physical memory is mapped.
@@ -338,6 +392,9 @@ pub(crate) trait AddressRange: Send + Sync {
 
     /// Does what [`Segment::release_finished`] does.
     fn release_finished(&self) {}
+
+    /// Does what [`Segment::release_soon`] does.
+    fn release_soon(&self) {}
 
     /// Unmaps one mapping.
     fn unmap(&self, offset: usize, len: usize) -> Result<()>;

@@ -2,7 +2,7 @@
 
 use super::{BackendContext, BackendQueue, Segment};
 use crate::error::{Error, Result};
-use crate::types::Ownership;
+use crate::types::{DriverAllocation, Ownership};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -56,6 +56,17 @@ pub(crate) trait NativeContext {
         event: usize,
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>>;
+
+    /// Waits until the driver's context has done everything that this library or the program submitted.
+    fn synchronize(&self) -> Result<()> {
+        Err(Error::Unsupported(
+            "this driver cannot wait for all of a context's work: finish each queue".into(),
+        ))
+    }
+
+    /// Returns the allocation of the program that an address lies in; `None` if the address is nothing
+    /// to the driver, or another device's.
+    fn allocation_at(&self, address: usize) -> Result<Option<DriverAllocation>>;
 
     /// Adopts memory that the program allocated with the driver. Returns the allocation that an address
     /// lies in, and the address's offset there.

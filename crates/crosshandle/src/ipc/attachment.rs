@@ -104,6 +104,29 @@ impl ContextId {
     }
 }
 
+/// What an importer fetches first of a context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum First {
+    /// The memory of the handle, for this access.
+    Memory(Access),
+    /// The arena of the event.
+    Arena,
+}
+
+impl First {
+    fn request(self, fields: &Fields) -> Request {
+        let credential = Credential::of(fields);
+        match self {
+            Self::Memory(access) => Request::Memory {
+                credential,
+                access,
+                first: 0,
+            },
+            Self::Arena => Request::Arena(credential),
+        }
+    }
+}
+
 /// The way to the exporter.
 enum Link {
     /// To this very process. The context may end before this does.
@@ -128,10 +151,14 @@ static CHANGED: Condvar = Condvar::new();
 impl Attachment {
     /// Returns the attachment to the context that made a handle, or to its holder, made now if there is
     /// none.
+    ///
+    /// `next` is what the caller will fetch first: if the exporter has to be asked, it is asked for that at
+    /// the same time.
     pub(crate) fn to(
         fields: &Fields,
         route: Route,
         origin: &Origin,
+        next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Self>> {
         let context = ContextId::by(fields, route);
@@ -194,7 +221,7 @@ impl Attachment {
         attachments.insert(context, None);
         drop(attachments);
         let vacancy = Vacancy(context);
-        let attachment = Self::connect(fields, route, origin, deadline)?;
+        let attachment = Self::connect(fields, route, origin, next, deadline)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
         if let Err(error) = attachment.watch_hang_up() {
@@ -212,6 +239,7 @@ impl Attachment {
         fields: &Fields,
         route: Route,
         origin: &Origin,
+        next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
@@ -225,7 +253,7 @@ impl Attachment {
                 credential: Credential::of(fields),
                 program: program_name(),
             };
-            match connection.ask_for_memory(request, deadline) {
+            match connection.ask_for_memory(request, Some(next.request(fields)), deadline) {
                 Err(_) if connection.has_hung_up() && !deadline.is_over() => {
                     thread::sleep(RECONNECT_INTERVAL);
                 }
@@ -418,7 +446,7 @@ impl Attachment {
             return Err(Error::Stale);
         };
         let request = Request::Arena(*credential);
-        let (reply, [file, liveness]) = connection.ask_for_memory(request, deadline)?;
+        let (reply, [file, liveness]) = connection.ask_for_memory(request, None, deadline)?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }
@@ -448,7 +476,7 @@ impl Attachment {
             Link::Remote { connection, .. } => connection,
         };
         let request = Request::Chunk(*credential);
-        let (reply, [catalog, ledger]) = connection.ask_for_memory(request, deadline)?;
+        let (reply, [catalog, ledger]) = connection.ask_for_memory(request, None, deadline)?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }

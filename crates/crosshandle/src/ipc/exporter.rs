@@ -1071,7 +1071,7 @@ mod tests {
             credential,
             program: ProgramName::default(),
         };
-        let (reply, [_, file]) = connection.ask_for_memory(request, &deadline)?;
+        let (reply, [_, file]) = connection.ask_for_memory(request, None, &deadline)?;
         assert!(matches!(reply, Reply::Attached { .. }));
         let ledger = Ledger::default();
         ledger.add(LedgerChunk::open(&file, 0)?);

@@ -30,7 +30,7 @@ mod record;
 mod records;
 mod tuning;
 
-pub(crate) use attachment::{Attachment, ContextId, Origin};
+pub(crate) use attachment::{Attachment, ContextId, First, Origin};
 pub(crate) use broker::protocol::PiecePart;
 pub(crate) use broker::{Deadline, FetchedPieces};
 pub(crate) use chunks::MAX_NAME_BYTES;

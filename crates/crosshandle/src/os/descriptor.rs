@@ -4,7 +4,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{self, AtFlags, FileType, StatxFlags};
 use rustix::io::{self, Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The kind of file behind a descriptor.
@@ -83,6 +83,20 @@ pub(crate) fn close_on_exec(file: impl AsFd) -> Result<(), Errno> {
 /// Returns whether this process has no descriptor left, for drivers that don't say why they fail.
 pub(crate) fn are_exhausted() -> bool {
     io::dup(std::io::stderr()).is_err_and(|errno| errno == Errno::MFILE)
+}
+
+/// Makes the kernel's table of this process large enough for `count` more descriptors. The table grows in
+/// steps, and at each step a process with several threads waits for all processors, some milliseconds: so
+/// once is better.
+pub(crate) fn make_room(count: usize) {
+    let Ok(lowest) = io::dup(std::io::stderr()) else {
+        return;
+    };
+    let Ok(wanted) = RawFd::try_from(lowest.as_raw_fd() as usize + count) else {
+        return;
+    };
+    // It fails beyond the process's limit, where the table does not grow either.
+    let _ = io::fcntl_dupfd_cloexec(&lowest, wanted);
 }
 
 /// Returns whether this process may fetch descriptor `number` of another one, and finds the same

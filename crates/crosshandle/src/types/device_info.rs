@@ -47,9 +47,6 @@ pub struct DeviceInfo {
     pub granularity: usize,
     /// The device's abilities.
     pub capabilities: Capabilities,
-    /// The limits of kernels; `None` if the device runs no programs
-    /// ([`Context::load_program`](crate::Context::load_program)).
-    pub kernels: Option<KernelLimits>,
 }
 
 /// Returns `None` for 0, by which drivers say that they do not know a number.
@@ -57,7 +54,7 @@ pub(crate) fn known<T: Default + PartialEq>(number: T) -> Option<T> {
     (number != T::default()).then_some(number)
 }
 
-/// The limits of kernels on a device, whatever they need themselves.
+/// The limits of kernels on a device ([`Device::kernels`](crate::Device::kernels)), whatever they need themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct KernelLimits {
@@ -69,8 +66,10 @@ pub struct KernelLimits {
     pub block: [u32; 3],
     /// The most blocks in a grid, in each dimension.
     pub grid: [u32; 3],
-    /// The number of threads that run in lockstep.
+    /// The number of threads that run in lockstep: the usual one, where kernels differ.
     pub subgroup: u32,
+    /// All numbers of threads that run in lockstep in some kernel, smallest first.
+    pub subgroups: &'static [u32],
     /// The shared memory of a block, in bytes.
     pub shared_memory: u32,
     /// The registers of all threads of a block together.
@@ -83,6 +82,29 @@ pub struct KernelLimits {
     pub cooperative: bool,
     /// Blocks can be put together in clusters.
     pub clusters: bool,
+    /// Kernels take shared memory as arguments
+    /// ([`KernelArguments::local`](crate::KernelArguments::local)), not with the launch.
+    pub local_arguments: bool,
+    /// Threads can be counted from another number than 0 ([`LaunchShape::offset`](crate::LaunchShape::offset)).
+    pub offsets: bool,
+    /// The intermediate languages that programs can be loaded in, as `SPIR-V_1.4`, with spaces between
+    /// them.
+    pub intermediate_languages: &'static str,
+    /// The OpenCL extensions of what compiles and runs kernels, with spaces between them.
+    pub extensions: &'static str,
+    /// The driver chooses blocks, if asked to ([`LaunchShape::threads`](crate::LaunchShape::threads)).
+    pub block_choice: bool,
+}
+
+impl KernelLimits {
+    /// Returns whether a launch may have this many threads in each dimension.
+    pub fn holds(&self, threads: [usize; 3]) -> bool {
+        let sides = threads.into_iter().zip(self.grid).zip(self.block);
+        let most = |grid: u32, block: u32| u64::from(grid).saturating_mul(u64::from(block));
+        let fits = |((count, grid), block)| count as u64 <= most(grid, block);
+        let all = threads.into_iter().try_fold(1_usize, usize::checked_mul);
+        all.is_some() && sides.into_iter().all(fits)
+    }
 }
 
 /// The abilities of a device. A call that needs one that is absent fails with

@@ -28,8 +28,40 @@ pub struct KernelProperties {
     pub assembly_version: (u32, u32),
     /// The version of the instruction set of its machine code: major and minor number.
     pub binary_version: (u32, u32),
-    /// The kernel's parameters, in order; `None` if the driver does not say.
+    /// The number of the kernel's parameters; `None` if the driver does not say.
+    pub parameter_count: Option<usize>,
+    /// The kernel's parameters, in order; `None` if the driver does not say how large they are.
     pub parameters: Option<Vec<KernelParameter>>,
+    /// The only shape of blocks that the source allows, if the driver says so.
+    pub required_block: Option<[u32; 3]>,
+    /// The number of threads that run in lockstep, if the driver says it of each kernel.
+    pub subgroup: Option<u32>,
+    /// The only number of threads in lockstep that the source allows, if the driver says so.
+    pub required_subgroup: Option<u32>,
+    /// Blocks run best if their threads are a multiple of this; `None` if the driver does not say.
+    pub block_multiple: Option<u32>,
+}
+
+impl KernelProperties {
+    /// Returns properties of which nothing is known but the most threads of a block.
+    pub(crate) fn new(block_threads: u32) -> Self {
+        Self {
+            block_threads,
+            registers: 0,
+            shared_memory: 0,
+            dynamic_shared_memory: 0,
+            local_memory: 0,
+            constant_memory: 0,
+            assembly_version: (0, 0),
+            binary_version: (0, 0),
+            parameter_count: None,
+            parameters: None,
+            required_block: None,
+            subgroup: None,
+            required_subgroup: None,
+            block_multiple: None,
+        }
+    }
 }
 
 /// A parameter of a kernel.
@@ -52,9 +84,26 @@ impl KernelParameter {
 #[derive(Clone, Default)]
 pub struct KernelArguments {
     bytes: Vec<u8>,
-    /// The part of `bytes` of each argument.
-    parts: Vec<Range<usize>>,
+    parts: Vec<Part>,
     keep: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+/// An argument, as a part of the bytes of all.
+#[derive(Clone)]
+struct Part {
+    bytes: Range<usize>,
+    kind: ArgumentKind,
+}
+
+/// The kind of an argument. Drivers that know kernels' parameters by their sizes take all kinds alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ArgumentKind {
+    /// A value.
+    Value,
+    /// An address.
+    Address,
+    /// A block's own shared memory; the bytes are its length, as a `usize`.
+    Local,
 }
 
 impl KernelArguments {
@@ -72,10 +121,29 @@ impl KernelArguments {
     }
 
     /// Adds a value given as its bytes.
-    pub fn bytes(mut self, bytes: &[u8]) -> Self {
+    pub fn bytes(self, bytes: &[u8]) -> Self {
+        self.part(bytes, ArgumentKind::Value)
+    }
+
+    /// Adds an address that is not a [memory](Self::memory) of this crate, or 0. Nothing is kept for it.
+    pub fn address(self, address: usize) -> Self {
+        self.part(&address.to_ne_bytes(), ArgumentKind::Address)
+    }
+
+    /// Adds shared memory of `len` bytes, which each block gets for itself, for devices whose kernels take it
+    /// as arguments ([`KernelLimits::local_arguments`]). Others take it with
+    /// [`LaunchShape::shared_memory`].
+    pub fn local(self, len: usize) -> Self {
+        self.part(&len.to_ne_bytes(), ArgumentKind::Local)
+    }
+
+    fn part(mut self, bytes: &[u8], kind: ArgumentKind) -> Self {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
-        self.parts.push(start..self.bytes.len());
+        self.parts.push(Part {
+            bytes: start..self.bytes.len(),
+            kind,
+        });
         self
     }
 
@@ -96,8 +164,31 @@ impl KernelArguments {
 
     /// Returns the bytes of each argument.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.parts.iter().map(|part| &self.bytes[part.clone()])
+        self.kinds().map(|(_, bytes)| bytes)
     }
+
+    /// Returns the kind and the bytes of each argument.
+    pub(crate) fn kinds(&self) -> impl ExactSizeIterator<Item = (ArgumentKind, &[u8])> {
+        let parts = self.parts.iter();
+        parts.map(|part| (part.kind, &self.bytes[part.bytes.clone()]))
+    }
+
+    /// Returns the bytes of shared memory that the arguments ask for; `None` for more than there can be.
+    pub(crate) fn local_bytes(&self) -> Option<usize> {
+        let lengths = self
+            .kinds()
+            .filter(|(kind, _)| *kind == ArgumentKind::Local);
+        lengths
+            .map(|(_, bytes)| number(bytes))
+            .try_fold(0, usize::checked_add)
+    }
+}
+
+/// Returns the number that the bytes of an address or of a length are.
+pub(crate) fn number(bytes: &[u8]) -> usize {
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| usize::from_ne_bytes(*bytes))
 }
 
 impl fmt::Debug for KernelArguments {
@@ -111,6 +202,9 @@ impl fmt::Debug for KernelArguments {
 pub struct LaunchShape {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
+    pub(crate) offset: [usize; 3],
+    /// The number of all threads, where the driver chooses the blocks; `grid` and `block` are 1 then.
+    pub(crate) threads: Option<[usize; 3]>,
     pub(crate) cluster: Option<[u32; 3]>,
     pub(crate) shared_memory: usize,
     pub(crate) is_cooperative: bool,
@@ -122,6 +216,8 @@ impl LaunchShape {
         Self {
             grid,
             block,
+            offset: [0; 3],
+            threads: None,
             cluster: None,
             shared_memory: 0,
             is_cooperative: false,
@@ -142,6 +238,23 @@ impl LaunchShape {
                 "{items} items cannot be divided into blocks of {threads} threads"
             ))),
         }
+    }
+
+    /// Asks for this many threads in each dimension, in blocks of the driver's choice, for devices whose
+    /// driver chooses ([`KernelLimits::block_choice`]). Without threads nothing runs.
+    pub fn threads(threads: [usize; 3]) -> Self {
+        let one = if threads.contains(&0) { 0 } else { 1 };
+        Self {
+            threads: Some(threads),
+            ..Self::new([one, 1, 1], [1; 3])
+        }
+    }
+
+    /// Sets the number of the first thread in each dimension (default: 0), for devices that count from
+    /// any number ([`KernelLimits::offsets`]).
+    pub fn offset(mut self, offset: [usize; 3]) -> Self {
+        self.offset = offset;
+        self
     }
 
     /// Sets the shared memory that each block gets beside the kernel's own, in bytes (default: 0).
@@ -202,6 +315,40 @@ impl LaunchShape {
                 self.shared_memory, kernel.dynamic_shared_memory
             )));
         }
+        if let Some(required) = kernel.required_block
+            && self.threads.is_none()
+            && required != self.block
+        {
+            return Err(Error::invalid(format!(
+                "blocks of {:?} threads are not those that this kernel requires, {required:?}",
+                self.block
+            )));
+        }
+        self.check_abilities(limits)
+    }
+
+    /// Refuses a shape of a kind that the device does not know.
+    fn check_abilities(&self, limits: &KernelLimits) -> Result<()> {
+        let lacks = |what: &str| Err(Error::Unsupported(what.into()));
+        if let Some(threads) = self.threads
+            && !limits.holds(threads)
+        {
+            return Err(Error::invalid(format!(
+                "{threads:?} threads are more than this device runs at once"
+            )));
+        }
+        if self.threads.is_some() && !limits.block_choice {
+            return lacks("this device's driver chooses no blocks; give their number and size");
+        }
+        if self.offset != [0; 3] && !limits.offsets {
+            return lacks("this device counts threads from 0; add an offset in the kernel");
+        }
+        if self.shared_memory != 0 && limits.local_arguments {
+            return lacks(
+                "kernels on this device take shared memory as arguments (KernelArguments::local), not \
+                 with the launch",
+            );
+        }
         if self.is_cooperative && !limits.cooperative {
             return Err(Error::Unsupported(
                 "this device does not run all blocks of a launch at the same time".into(),
@@ -235,25 +382,24 @@ mod tests {
         block: [1024, 1024, 64],
         grid: [u32::MAX >> 1, 65535, 65535],
         subgroup: 32,
+        subgroups: &[32],
         shared_memory: 1 << 16,
         registers: 1 << 16,
         constant_memory: 1 << 16,
         arguments: 4096,
         cooperative: false,
         clusters: true,
+        local_arguments: false,
+        offsets: false,
+        block_choice: false,
+        intermediate_languages: "",
+        extensions: "",
     };
 
     fn kernel() -> KernelProperties {
         KernelProperties {
-            block_threads: 512,
-            registers: 64,
-            shared_memory: 0,
             dynamic_shared_memory: 1000,
-            local_memory: 0,
-            constant_memory: 0,
-            assembly_version: (8, 0),
-            binary_version: (9, 0),
-            parameters: None,
+            ..KernelProperties::new(512)
         }
     }
 
@@ -273,10 +419,38 @@ mod tests {
             LaunchShape::new([1; 3], [1; 3]).cooperative(true),
             LaunchShape::new([3, 1, 1], [1; 3]).cluster([2, 1, 1]),
             LaunchShape::new([3, 1, 1], [1; 3]).cluster([0, 1, 1]),
+            LaunchShape::new([1; 3], [1; 3]).offset([0, 0, 1]),
+            LaunchShape::threads([1; 3]),
         ] {
             assert!(!fits(shape), "{shape:?}");
         }
         assert!(fits(LaunchShape::new([4, 1, 1], [1; 3]).cluster([2, 1, 1])));
+    }
+
+    #[test]
+    fn shapes_are_of_kinds_that_the_device_knows() {
+        let limits = KernelLimits {
+            local_arguments: true,
+            offsets: true,
+            block_choice: true,
+            ..LIMITS
+        };
+        let mut kernel = kernel();
+        let fits =
+            |shape: LaunchShape, kernel: &KernelProperties| shape.check(kernel, &limits).is_ok();
+        assert!(fits(
+            LaunchShape::threads([7, 1, 1]).offset([1; 3]),
+            &kernel
+        ));
+        assert!(!fits(
+            LaunchShape::new([1; 3], [1; 3]).shared_memory(1),
+            &kernel
+        ));
+        kernel.required_block = Some([4, 2, 1]);
+        assert!(fits(LaunchShape::new([1; 3], [4, 2, 1]), &kernel));
+        assert!(!fits(LaunchShape::new([1; 3], [8, 1, 1]), &kernel));
+        assert!(fits(LaunchShape::threads([16; 3]), &kernel));
+        assert!(LaunchShape::threads([16, 0, 1]).is_empty());
     }
 
     #[test]

@@ -28,6 +28,18 @@ impl NativeObject {
     }
 }
 
+/// An allocation that a program made with a driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DriverAllocation {
+    /// The address of its first byte.
+    pub address: usize,
+    /// Its length in bytes.
+    pub len: usize,
+    /// A number that no other allocation of this process ever has, by which a new allocation at an old
+    /// address is recognised; 0 where the driver has none.
+    pub number: u64,
+}
+
 /// The owner of an adopted object of the driver: the side that destroys the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ownership {
@@ -35,4 +47,17 @@ pub enum Ownership {
     Borrowed,
     /// This library destroys the object, once nothing here uses it any more.
     Owned,
+}
+
+/// The objects of an OpenCL runtime that runs the host's kernels, as numbers. They live as long as the
+/// process. All contexts on the host use the same ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NativeRuntime {
+    /// The `cl_platform_id`.
+    pub platform: usize,
+    /// The `cl_device_id`.
+    pub device: usize,
+    /// The `cl_context`.
+    pub context: usize,
 }

@@ -6,32 +6,56 @@ use std::fmt;
 #[derive(Clone, Copy)]
 pub struct ProgramImage<'a> {
     pub(crate) format: Format<'a>,
+    /// Specialization constants.
+    pub(crate) constants: &'a [(u32, Vec<u8>)],
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Format<'a> {
     Text(&'a str),
+    SpirV(&'a [u8]),
     Binary(&'a [u8]),
 }
 
 impl<'a> ProgramImage<'a> {
-    /// Makes an image of assembly code that the device's driver compiles (PTX for CUDA). Zeros at its
-    /// end are ignored.
+    /// Makes an image of text that the device's driver compiles: assembly code for CUDA (PTX), source
+    /// code for the host (OpenCL C). Zeros at its end are ignored.
     pub fn text(text: &'a str) -> Self {
-        Self {
-            format: Format::Text(text),
-        }
+        Self::new(Format::Text(text))
     }
 
-    /// Makes an image of code in a binary format of the driver (cubin and fatbin for CUDA).
+    /// Makes an image of a SPIR-V module with OpenCL kernels, in little-endian order.
+    ///
+    /// # Safety
+    /// It must be valid: compilers in drivers trust much of what is in it.
+    #[allow(unsafe_code)] // The promise is the caller's.
+    pub unsafe fn spirv(bytes: &'a [u8]) -> Self {
+        Self::new(Format::SpirV(bytes))
+    }
+
+    /// Makes an image of code in a binary format of the driver (cubin and fatbin for CUDA; on the host,
+    /// what the OpenCL runtime or its offline compiler made).
     ///
     /// # Safety
     /// It must be well-formed: drivers trust the offsets in it.
     #[allow(unsafe_code)] // The promise is the caller's.
     pub unsafe fn binary(bytes: &'a [u8]) -> Self {
+        Self::new(Format::Binary(bytes))
+    }
+}
+
+impl<'a> ProgramImage<'a> {
+    fn new(format: Format<'a>) -> Self {
         Self {
-            format: Format::Binary(bytes),
+            format,
+            constants: &[],
         }
+    }
+
+    /// Sets specialization constants of an image in SPIR-V, each by its number and a value of as many
+    /// bytes as the constant's type. Constants that are not set keep the module's own values.
+    pub fn specialized(self, constants: &'a [(u32, Vec<u8>)]) -> Self {
+        Self { constants, ..self }
     }
 }
 
@@ -39,6 +63,7 @@ impl fmt::Debug for ProgramImage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (format, len) = match self.format {
             Format::Text(text) => ("text", text.len()),
+            Format::SpirV(bytes) => ("SPIR-V", bytes.len()),
             Format::Binary(bytes) => ("binary", bytes.len()),
         };
         f.debug_struct("ProgramImage")
@@ -52,6 +77,7 @@ impl fmt::Debug for ProgramImage<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct ProgramOptions {
     pub(crate) max_registers: Option<u32>,
+    pub(crate) compiler: String,
 }
 
 impl ProgramOptions {
@@ -65,6 +91,16 @@ impl ProgramOptions {
     /// Machine code in a binary keeps the registers that it was compiled for.
     pub fn max_registers(mut self, registers: u32) -> Self {
         self.max_registers = Some(registers);
+        self
+    }
+
+    /// Adds options of the driver's compiler, in its own words (`-cl-fast-relaxed-math`, say), for
+    /// drivers that take any: those of OpenCL and of Level Zero.
+    pub fn compiler(mut self, options: &str) -> Self {
+        if !self.compiler.is_empty() && !options.is_empty() {
+            self.compiler.push(' ');
+        }
+        self.compiler.push_str(options);
         self
     }
 }

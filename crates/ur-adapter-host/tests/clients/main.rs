@@ -20,6 +20,15 @@ fn run(client: &str, setting: Setting) {
     program.run();
 }
 
+/// Runs a client with kernels, on the OpenCL runtime beside the stock loader.
+fn run_with_kernels(client: &str, setting: Setting) {
+    let runtime = Runtime::find();
+    let mut program = Program::new(&runtime.client(client), &runtime);
+    program.set(setting);
+    program.variable("KERNELS_PTX", runtime::KERNELS);
+    program.run();
+}
+
 /// Runs a Python program, which expects to find the device in dpctl's lists if it is `listed`.
 fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     let runtime = Runtime::find();
@@ -30,6 +39,17 @@ fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
         program.variable("CROSSHANDLE_UR_BACKEND", backend);
         program.argument("listed");
     }
+    program.run();
+}
+
+/// Runs dpctl's own tests with the adapter as OpenCL's, which most of those about kernels want.
+fn run_dpctl_tests() {
+    let runtime = Runtime::find();
+    let mut program = Program::new(&runtime.python, &runtime);
+    program.variable("CROSSHANDLE_UR_BACKEND", "opencl");
+    program.takes_long();
+    program.argument(runtime::script("dpctl_tests.py"));
+    program.argument("1350");
     program.run();
 }
 
@@ -61,6 +81,7 @@ macro_rules! under_each_setting {
 under_each_setting! {
     memory: |setting| run("memory", setting);
     events: |setting| run("events", setting);
+    kernels: |setting| run_with_kernels("kernels", setting);
     physical_memory: |setting| run("physical_memory", setting);
     memory_handles: |setting| run("memory_handles", setting);
     native: |setting| run("native", setting);
@@ -76,12 +97,17 @@ tests! {
     error_table_validated: {
         run("error_table", Setting { validated: true, ..Setting::default() });
     };
+    kernel_answers: run_with_kernels("kernel_answers", Setting::default());
+    kernel_answers_validated: {
+        run_with_kernels("kernel_answers", Setting { validated: true, ..Setting::default() });
+    };
     nothing_leaks: run("leaks", Setting::default());
     freeing_waits_for_commands: run("free", Setting::default());
     what_is_pending_still_runs: run("pending", Setting::default());
     dpctl_lists_it_as_opencl: run_python("arrays.py", Setting::default(), Some("opencl"));
     dpctl_lists_it_as_cuda: run_python("arrays.py", Setting::default(), Some("cuda"));
     dpctl_lists_it_as_hip: run_python("arrays.py", Setting::default(), Some("hip"));
+    the_tests_of_dpctl_pass: run_dpctl_tests();
     the_library_opens_what_a_ur_program_shares: library::opens_what_a_ur_program_shares();
     the_example_prints_what_it_should: example();
 }

@@ -15,10 +15,14 @@ use std::time::{Duration, Instant};
 /// A little more than the clients allow themselves, so that they can say where they are late.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// The time for the tests of a whole package, below the runner's own limit.
+const LONG_DEADLINE: Duration = Duration::from_secs(170);
+
 /// A client, ready to run on the adapter.
 pub(crate) struct Program {
     command: Command,
     directory: Directory,
+    deadline: Duration,
 }
 
 impl Program {
@@ -33,7 +37,16 @@ impl Program {
             .env_remove("ONEAPI_DEVICE_SELECTOR")
             .env_remove("UR_ENABLE_LAYERS")
             .env_remove("UR_ENABLE_LOADER_INTERCEPT");
-        Self { command, directory }
+        Self {
+            command,
+            directory,
+            deadline: DEADLINE,
+        }
+    }
+
+    /// Gives the client the time for the tests of a whole package.
+    pub(crate) fn takes_long(&mut self) {
+        self.deadline = LONG_DEADLINE;
     }
 
     pub(crate) fn set(&mut self, setting: Setting) {
@@ -75,7 +88,8 @@ impl Program {
         drop(self.command);
         Running {
             child,
-            deadline: Instant::now() + DEADLINE,
+            deadline: Instant::now() + self.deadline,
+            allowed: self.deadline,
             log,
             _directory: self.directory,
         }
@@ -98,6 +112,7 @@ pub(crate) fn run_in_a_loop(first: Program, mut second: Program) -> (String, Str
 pub(crate) struct Running {
     child: Child,
     deadline: Instant,
+    allowed: Duration,
     log: PathBuf,
     _directory: Directory,
 }
@@ -116,7 +131,10 @@ impl Running {
         match status {
             Some(status) if status.success() => printed,
             Some(status) => panic!("it failed ({status}) and printed:\n{printed}"),
-            None => panic!("it was killed after {DEADLINE:?} and had printed:\n{printed}"),
+            None => panic!(
+                "it was killed after {:?} and had printed:\n{printed}",
+                self.allowed
+            ),
         }
     }
 }

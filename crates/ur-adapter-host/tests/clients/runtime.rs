@@ -3,6 +3,12 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+/// The kernels of the conformance suite, as a module in SPIR-V.
+pub(crate) const KERNELS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../conformance/kernels/kernels.spv"
+);
+
 /// The stock runtime, as `cargo xtask test` names it, and the adapter that was built with this
 /// test.
 pub(crate) struct Runtime {

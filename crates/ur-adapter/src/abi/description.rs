@@ -4,7 +4,10 @@ use crosshandle::handle::BackendKind;
 use std::env;
 use std::ffi::CStr;
 use std::sync::OnceLock;
-use unified_runtime_sys::{UR_DEVICE_BINARY_TARGET_NVPTX64, ur_backend_t, ur_device_type_t};
+use unified_runtime_sys::{
+    UR_DEVICE_BINARY_TARGET_NVPTX64, UR_DEVICE_BINARY_TARGET_SPIRV64,
+    UR_DEVICE_BINARY_TARGET_SPIRV64_X86_64, ur_backend_t, ur_device_type_t,
+};
 
 /// The environment variable that makes an adapter report another UR backend than its own, for
 /// clients that don't know its own: `opencl`, `cuda`, `hip` or `native_cpu`.
@@ -24,19 +27,25 @@ pub struct Description {
     /// The number of a native queue's kind, where clients ask for it: on Level Zero, 1 for an
     /// immediate command list and 0 for a command queue. `None` if there is one kind only.
     pub queue_kind: Option<i32>,
-    /// The target of images with programs for its devices; `None` if they run none.
-    pub program_target: Option<&'static CStr>,
+    /// The targets of images with programs for its devices, the best first; none if they run none.
+    pub program_targets: &'static [&'static CStr],
+    /// Whether its devices take programs in SPIR-V.
+    pub takes_spirv: bool,
 }
 
 impl Description {
-    /// The adapter for the host device.
+    /// The adapter for the host device, which runs programs where an OpenCL runtime is installed.
     pub const HOST: Self = Self {
         backend: BackendKind::Host,
         ur_backend: ur_backend_t::UR_BACKEND_NATIVE_CPU,
         device_type: ur_device_type_t::UR_DEVICE_TYPE_CPU,
         platform_name: "Crosshandle (host)",
         queue_kind: None,
-        program_target: None,
+        program_targets: &[
+            UR_DEVICE_BINARY_TARGET_SPIRV64_X86_64,
+            UR_DEVICE_BINARY_TARGET_SPIRV64,
+        ],
+        takes_spirv: true,
     };
 
     /// The adapter for Level Zero devices. SYCL takes the backend that it reports for one that runs
@@ -47,7 +56,8 @@ impl Description {
         device_type: ur_device_type_t::UR_DEVICE_TYPE_GPU,
         platform_name: "Crosshandle (Level Zero)",
         queue_kind: Some(1),
-        program_target: None,
+        program_targets: &[],
+        takes_spirv: false,
     };
 
     /// The adapter for NVIDIA GPUs.
@@ -57,7 +67,8 @@ impl Description {
         device_type: ur_device_type_t::UR_DEVICE_TYPE_GPU,
         platform_name: "Crosshandle (CUDA)",
         queue_kind: None,
-        program_target: Some(UR_DEVICE_BINARY_TARGET_NVPTX64),
+        program_targets: &[UR_DEVICE_BINARY_TARGET_NVPTX64],
+        takes_spirv: false,
     };
 }
 
@@ -71,6 +82,11 @@ pub(crate) fn set(description: Description) {
 /// Returns which adapter this is. The loader has taken a table before it can call an entry point.
 pub(crate) fn get() -> &'static Description {
     DESCRIPTION.get_or_init(|| Description::HOST)
+}
+
+/// Returns whether clients may take native handles for objects of OpenCL.
+pub(crate) fn is_reported_as_opencl() -> bool {
+    reported_backend() == ur_backend_t::UR_BACKEND_OPENCL
 }
 
 /// Returns the UR backend to report.

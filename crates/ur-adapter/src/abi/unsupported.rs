@@ -57,14 +57,6 @@ impl Reason for IntermediateLanguages {
         "this adapter takes programs that are compiled for its devices, and no others";
 }
 
-/// Why kernels are not made of a driver's handle.
-pub(crate) struct NativeKernels;
-
-impl Reason for NativeKernels {
-    const TEXT: &str = "a driver's handle of a kernel keeps nothing; create the kernel from its \
-                        program instead";
-}
-
 /// The table of bindless images.
 pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
     ur_bindless_images_exp_dditable_t {

@@ -6,6 +6,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::native::of_driver;
 use crate::abi::object::{Handle, HandleList, Handles, Ref, Shared, release, retain};
 use crate::abi::query::{Answer, Query};
+use crate::discovery::device::opencl_of;
 use crate::discovery::{Adapter, Device, platform};
 use crosshandle::NativeObject;
 use std::ffi::c_void;
@@ -43,6 +44,9 @@ entry_points! {
     /// Gives the driver's context on the first device: the driver has one for each device.
     fn get_native_handle(context: Handle<Context>, native: Out<ur_native_handle_t>) {
         let (_, inner) = context.first();
+        if let Some(runtime) = opencl_of(inner.device()) {
+            return native.put(runtime.context);
+        }
         let of_driver = inner.native().map(NativeObject::raw);
         native.put(of_driver.unwrap_or_else(|| context.native_of_state()))
     }
@@ -59,7 +63,10 @@ entry_points! {
             // SAFETY: the caller passes a context of the driver, and keeps it.
             unsafe { adopt(native, &devices) }?
         } else {
-            let context = Context::of_native(native)?;
+            let context = match Context::of_opencl(native, &devices)? {
+                Some(context) => context,
+                None => Context::of_native(native)?,
+            };
             devices.iter().try_for_each(|device| context.on(device).map(drop))?;
             context
         };

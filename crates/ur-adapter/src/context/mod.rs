@@ -17,7 +17,8 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::native::NativeHandles;
 use crate::abi::object::{Object, Ref, Shared};
-use crate::discovery::Device;
+use crate::discovery::device::opencl_of;
+use crate::discovery::{Device, platform};
 use allocations::Allocations;
 use handle_buffers::HandleBuffers;
 use ranges::Ranges;
@@ -83,6 +84,28 @@ impl Context {
             state,
             deleters: Lock::default(),
         }
+    }
+
+    /// Makes a context of the OpenCL runtime's, where clients expect native handles to be such: a new one, on
+    /// the devices that are named or all that the runtime runs kernels on.
+    fn of_opencl(native: ur_native_handle_t, named: &[Ref<Device>]) -> Result<Option<Self>> {
+        let is_its = |device: &Ref<Device>| {
+            let runtime = opencl_of(device.inner());
+            runtime.is_some_and(|runtime| runtime.context == native)
+        };
+        let all = match named {
+            [] => platform().devices(),
+            named => named,
+        };
+        let devices: Vec<_> = all
+            .iter()
+            .filter(|device| is_its(device))
+            .cloned()
+            .collect();
+        if devices.is_empty() {
+            return Ok(None);
+        }
+        Self::create(devices.into_iter()).map(Some)
     }
 
     /// Makes another context of the state that a native handle stands for.

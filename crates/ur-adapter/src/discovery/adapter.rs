@@ -18,6 +18,10 @@ entry_points! {
         adapters(count, first): OutList<ur_adapter_handle_t>,
         available: MaybeOut<u32>,
     ) {
+        if description::is_reported_as_opencl() {
+            // Programs that take native handles for OpenCL's look for a loader that is there already.
+            opencl_cpu::load_loader();
+        }
         if !adapters.is_null() {
             if adapters.count == 0 {
                 return Err(Failure::SIZE);

@@ -7,6 +7,7 @@ use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, Shared};
 use crate::abi::query::Answer;
+use crosshandle::NativeRuntime;
 use std::ffi::CStr;
 use unified_runtime_sys::{
     ur_device_binary_t, ur_device_dditable_t, ur_device_exp_dditable_t, ur_device_handle_t,
@@ -71,7 +72,7 @@ entry_points! {
             return Err(Failure::SIZE);
         }
         // SAFETY: the caller passes this many descriptions, each with a text for its target.
-        let chosen = unsafe { choose(list(binaries, count as usize)?) };
+        let chosen = unsafe { choose(device, list(binaries, count as usize)?) };
         selected.put(chosen?)
     }
 
@@ -124,37 +125,51 @@ fn matches(kind: ur_device_type_t) -> Result<bool> {
     }
 }
 
-/// Returns the index of the first image for the adapter's devices.
+/// Returns the index of the first image for the best of the adapter's targets.
 ///
 /// # Errors
 /// `INVALID_BINARY` if there is none.
 ///
 /// # Safety
 /// Each target is null or ends with a zero.
-unsafe fn choose(binaries: &[ur_device_binary_t]) -> Result<u32> {
-    let target = description::get().program_target;
-    let suits = |binary: &ur_device_binary_t| {
+unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32> {
+    let refusal = |why: String| Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_BINARY, why);
+    if let Err(reason) = device.inner.kernels() {
+        return Err(refusal(format!(
+            "these devices run no kernels, so no image with kernels suits them: {reason}"
+        )));
+    }
+    let suits = |binary: &ur_device_binary_t, target: &CStr| {
         let name = binary.pDeviceTargetSpec;
         // SAFETY: not null, so it ends with a zero, by the caller's promise.
-        !name.is_null() && target.is_some_and(|target| target == unsafe { CStr::from_ptr(name) })
+        !name.is_null() && target == unsafe { CStr::from_ptr(name) }
     };
-    let chosen = binaries.iter().position(suits);
-    chosen.map(|index| index as u32).ok_or_else(|| {
-        Failure::new(
-            ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-            match target {
-                Some(_) => "no image is for the target of these devices",
-                None => "this adapter runs no kernels, so no image with kernels suits its devices",
-            },
-        )
-    })
+    let mut targets = description::get().program_targets.iter();
+    let chosen = targets.find_map(|target| {
+        let mut binaries = binaries.iter();
+        binaries.position(|binary| suits(binary, target))
+    });
+    chosen
+        .map(|index| index as u32)
+        .ok_or_else(|| refusal("no image is for a target of these devices".into()))
 }
 
-/// Returns the driver's device or, without a driver, the device's handle.
+/// Returns the driver's device, the OpenCL runtime's where clients expect one, or the device's handle.
 fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
     let own = device.handle() as ur_native_handle_t;
+    if let Some(runtime) = opencl_of(&device.inner) {
+        return runtime.device;
+    }
     let native = device.inner.native();
     native.map_or(own, |native| native.raw())
+}
+
+/// Returns the OpenCL runtime's objects behind a device, where clients expect native handles to be such.
+pub(crate) fn opencl_of(device: &crosshandle::Device) -> Option<NativeRuntime> {
+    if !description::is_reported_as_opencl() {
+        return None;
+    }
+    device.native_runtime().ok()
 }
 
 /// The devices' table.

@@ -1,5 +1,6 @@
 //! The platform's entry points.
 
+use super::device::opencl_of;
 use super::{Adapter, Device, Platform, adapter, platform};
 use crate::abi::boundary::{MaybeOut, Out, OutList, Text, entry_points};
 use crate::abi::description;
@@ -74,7 +75,10 @@ entry_points! {
         backend: Out<*const c_char>,
     ) {
         match frontend.to_bytes() {
-            // Nothing is compiled here, so no option means anything.
+            // OpenCL's own name, where a runtime of it compiles.
+            b"-O0" if platform.devices.iter().any(|device| device.inner.native_runtime().is_ok()) => {
+                backend.put(c"-cl-opt-disable".as_ptr())
+            }
             b"" | b"-O0" | b"-O1" | b"-O2" | b"-O3" => backend.put(c"".as_ptr()),
             _ => Err(Failure::VALUE),
         }
@@ -99,6 +103,9 @@ fn answer(name: ur_platform_info_t, query: Query<'_>) -> Result<()> {
 
 /// Returns the driver of a device, where drivers have a handle of their own.
 fn driver_of(device: &Ref<Device>) -> Option<ur_native_handle_t> {
+    if let Some(runtime) = opencl_of(&device.inner) {
+        return Some(runtime.platform);
+    }
     let native = device.inner.native_driver()?;
     Some(native.raw())
 }

@@ -6,7 +6,9 @@ use crate::abi::chain;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
 use crate::program::enter_with_kernels;
-use crate::program::kernel::{Arguments, Kernel, Packed, pack, read_arguments, read_sizes};
+use crate::program::kernel::{
+    Arguments, Kernel, Packed, pack, pack_whole, read_arguments, read_sizes,
+};
 use crate::queue::Queue;
 use crosshandle::{Command, LaunchShape};
 use unified_runtime_sys::{
@@ -155,30 +157,63 @@ unsafe fn command(
         Some(with_offset) if sizes.offset != [0; 3] => (with_offset, Some(narrow(sizes.offset)?)),
         _ => (&function.plain, None),
     };
-    let parameters = function.properties().parameters.as_deref();
+    let takes_local = limits.device.local_arguments;
     let Packed {
         arguments,
         local: local_memory,
-    } = pack(arguments, parameters, offset, properties.local_memory)?;
+    } = match takes_local {
+        true => pack_whole(arguments, function.properties().parameter_count)?,
+        false => {
+            let parameters = function.properties().parameters.as_deref();
+            pack(arguments, parameters, offset, properties.local_memory)?
+        }
+    };
     let most = function.properties().dynamic_shared_memory;
-    if local_memory > most {
+    // What the launch asks for beside its arguments counts in `local_memory` where these say an offset.
+    let beside = if takes_local {
+        properties.local_memory
+    } else {
+        0
+    };
+    if local_memory > most || beside > most {
         return Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
             format!("{local_memory} bytes of local memory are more than the {most} of a group"),
         ));
     }
     let local = match sizes.local {
-        Some(local) => local,
+        None if limits.device.block_choice && limits.metadata.required_size.is_none() => None,
         None => {
             let local = kernel.suggest(device, sizes.global, local_memory)?;
             limits.check(local, sizes.global)?;
-            local
+            Some(local)
+        }
+        local => local,
+    };
+    let mut shape = match local {
+        None if !limits.device.holds(sizes.global) => {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+                format!(
+                    "{:?} work-items are more than the device runs",
+                    sizes.global
+                ),
+            ));
+        }
+        None => LaunchShape::threads(sizes.global),
+        Some(local) => {
+            let groups = limits.groups(local, sizes.global)?;
+            LaunchShape::new(groups, local.map(|size| size as u32))
         }
     };
-    let groups = limits.groups(local, sizes.global)?;
-    let mut shape = LaunchShape::new(groups, local.map(|size| size as u32))
-        .shared_memory(local_memory)
-        .cooperative(properties.is_cooperative);
+    shape = match takes_local {
+        true => shape.shared_memory(properties.local_memory),
+        false => shape.shared_memory(local_memory),
+    };
+    if limits.device.offsets {
+        shape = shape.offset(sizes.offset);
+    }
+    shape = shape.cooperative(properties.is_cooperative);
     if let Some(mut cluster) = properties.cluster {
         cluster[..sizes.dimensions as usize].reverse();
         shape = shape.cluster(cluster);
@@ -187,7 +222,14 @@ unsafe fn command(
     // suit them.
     let command = unsafe { Command::launch(function, shape, arguments) };
     command.map_err(|error| {
-        // The sizes and arguments were checked above, so that a property is wrong.
-        Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION)
+        let result = match error {
+            // The driver looks at arguments last.
+            crosshandle::Error::InvalidArgument(_) if takes_local => {
+                ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE
+            }
+            // The sizes and arguments were checked above, so that a property is wrong.
+            _ => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+        };
+        Failure::from(error).with_result(result)
     })
 }

@@ -3,8 +3,9 @@
 //! The driver compiles and loads in one step. So a program that is only compiled is one whose image
 //! is there to be linked.
 
-use super::{DeviceImage, Program, enter_with_kernels};
+use super::{DeviceImage, Program, enter_with_kernels, spirv};
 use crate::abi::boundary::{MaybeText, entry_points};
+use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, HandlesMut};
 use crate::context::Context;
@@ -62,9 +63,15 @@ impl Build {
     }
 }
 
-/// Returns whether bytes may be an image: text, or of a binary format. The driver finds out whether
-/// they are a good one.
+/// Returns whether bytes may be an image for the adapter's devices. The driver finds out whether they are
+/// a good one.
 pub(super) fn is_image(bytes: &[u8]) -> bool {
+    // Runtimes that take SPIR-V have binary formats of their own.
+    description::get().takes_spirv || is_known(bytes)
+}
+
+/// Returns whether bytes are text, or of a known binary format.
+fn is_known(bytes: &[u8]) -> bool {
     text_of(bytes).is_some() || is_binary(bytes)
 }
 
@@ -80,20 +87,34 @@ fn text_of(bytes: &[u8]) -> Option<&str> {
     (!text.is_empty() && text.bytes().all(is_text)).then_some(text)
 }
 
-/// Returns bytes as an image.
+/// Returns bytes as an image, with the values of specialization constants.
 ///
 /// # Safety
 /// Bytes that are no text must be well-formed.
-pub(super) unsafe fn image_of(bytes: &[u8]) -> ProgramImage<'_> {
-    match text_of(bytes) {
-        Some(text) => ProgramImage::text(text),
-        // SAFETY: as promised to this function.
-        None => unsafe { ProgramImage::binary(bytes) },
+pub(super) unsafe fn image_of<'a>(
+    bytes: &'a [u8],
+    constants: &'a [(u32, Vec<u8>)],
+) -> ProgramImage<'a> {
+    // SAFETY: as promised to this function.
+    unsafe {
+        match text_of(bytes) {
+            _ if spirv::is_module(bytes) => ProgramImage::spirv(bytes).specialized(constants),
+            Some(text) => ProgramImage::text(text),
+            None => ProgramImage::binary(bytes),
+        }
     }
 }
 
 /// Returns the options that mean something here, among those of compilers in general.
 pub(super) fn options_of(text: &str) -> ProgramOptions {
+    match description::get().takes_spirv {
+        true => ProgramOptions::new().compiler(text),
+        false => registers_of(text),
+    }
+}
+
+/// Returns the limit of registers among the options of compilers for assembly.
+fn registers_of(text: &str) -> ProgramOptions {
     let words = text.split_ascii_whitespace();
     let registers = words.rev().find_map(|word| {
         let (_, number) = word.split_once("maxrregcount=")?;
@@ -113,16 +134,17 @@ impl DeviceImage {
     /// # Errors
     /// `PROGRAM_BUILD_FAILURE`, with the compiler's log kept; `INVALID_OPERATION` if there is no
     /// image.
-    fn load(&self, context: &Context, options: &str) -> Result<()> {
-        let inner = context.on(&self.device)?;
+    fn load(&self, program: &Program, options: &str) -> Result<()> {
+        let inner = program.context.on(&self.device)?;
         if self.build().is_loaded(options) {
             return Ok(());
         }
         if self.bytes.is_empty() {
             return Err(no_image());
         }
+        let constants = program.constants.lock().clone();
         // SAFETY: the creator of the program vouched for what is no text.
-        let image = unsafe { image_of(&self.bytes) };
+        let image = unsafe { image_of(&self.bytes, &constants) };
         let loaded = inner.load_program_with(&[image], &options_of(options));
         let mut build = self.build();
         if build.is_loaded(options) {
@@ -138,7 +160,10 @@ impl DeviceImage {
                 *build = Build {
                     status: status::UR_PROGRAM_BUILD_STATUS_ERROR,
                     options: options.to_owned(),
-                    log: error.to_string(),
+                    log: match &error {
+                        Error::Program { log, .. } if !log.is_empty() => log.clone(),
+                        error => error.to_string(),
+                    },
                     ..Build::default()
                 };
                 Err(failure(
@@ -212,7 +237,7 @@ entry_points! {
     pub(super) fn build(context: Handle<Context>, program: Handle<Program>, options: MaybeText) {
         let options = options_text(options);
         let mut images = program.images.iter();
-        images.try_for_each(|image| image.load(&program.context, &options))
+        images.try_for_each(|image| image.load(program, &options))
     }
 
     pub(super) fn build_exp(
@@ -224,7 +249,7 @@ entry_points! {
         check_flags(flags)?;
         let options = options_text(options);
         let mut devices = devices.iter();
-        devices.try_for_each(|device| program.image(device)?.load(&program.context, &options))
+        devices.try_for_each(|device| program.image(device)?.load(program, &options))
     }
 
     pub(super) fn compile(context: Handle<Context>, program: Handle<Program>, options: MaybeText) {
@@ -257,16 +282,16 @@ mod tests {
             b"\x7FELF\x02\x01",
             b"\x50\xED\x55\xBA\x01",
         ] {
-            assert!(is_image(image), "{image:?}");
+            assert!(is_known(image), "{image:?}");
         }
         for other in [&[0_u8, 1, 2, 3, 4][..], b"\0", b"", b"a\0b", b"\xFF\xFE"] {
-            assert!(!is_image(other), "{other:?}");
+            assert!(!is_known(other), "{other:?}");
         }
     }
 
     #[test]
     fn the_last_limit_of_registers_counts() {
-        let registers = |text| format!("{:?}", options_of(text));
+        let registers = |text| format!("{:?}", registers_of(text));
         let none = registers("");
         assert_eq!(registers("-O3 -g --maxrregcount=many"), none);
         let some = registers("--maxrregcount=32");

@@ -1,11 +1,12 @@
 //! Answers of programs to queries.
 
-use super::{Program, enter_with_kernels};
+use super::{DeviceImage, Program, enter_with_kernels, not_built};
 use crate::abi::boundary::entry_points;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, Shared};
 use crate::abi::query::{Answer, Query};
 use crate::discovery::Device;
+use std::borrow::Cow;
 use unified_runtime_sys::{ur_program_build_info_t, ur_program_info_t, ur_result_t};
 
 entry_points! {
@@ -55,15 +56,40 @@ unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -
         return Err(Failure::SIZE);
     }
     for (index, image) in program.images.iter().enumerate() {
+        let binary = image.binary()?;
         // SAFETY: inside the list, and valid as the caller promises; the image is ours.
         unsafe {
             let place = places.add(index).read();
             if !place.is_null() {
-                place.copy_from_nonoverlapping(image.bytes.as_ptr(), image.bytes.len());
+                place.copy_from_nonoverlapping(binary.as_ptr(), binary.len());
             }
         }
     }
     Ok(())
+}
+
+/// Returns the names of a program's kernels.
+///
+/// # Errors
+/// `INVALID_PROGRAM_EXECUTABLE` if it is not built; `UNSUPPORTED_ENUMERATION` where the driver does not
+/// tell.
+fn kernel_names(program: &Program) -> Result<Vec<String>> {
+    let loaded = program.loaded();
+    let (_, program) = loaded.first().ok_or_else(not_built)?;
+    let names = program.kernel_names();
+    names.ok_or_else(|| ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_ENUMERATION.into())
+}
+
+impl DeviceImage {
+    /// Returns the bytes that the driver made of the image, where it gives them, or the image's own.
+    fn binary(&self) -> Result<Cow<'_, [u8]>> {
+        let loaded = self.build().program().cloned();
+        let made = match loaded {
+            Some(program) => program.binary()?,
+            None => None,
+        };
+        Ok(made.map_or(Cow::Borrowed(&self.bytes), Cow::Owned))
+    }
 }
 
 /// Answers a query.
@@ -77,19 +103,17 @@ fn answer(program: &Shared<Program>, name: ur_program_info_t, query: Query<'_>) 
             let devices: Vec<_> = images.iter().map(|image| image.device.handle()).collect();
             query.list(&devices)
         }
-        // No program has any.
-        ur_program_info_t::UR_PROGRAM_INFO_IL => query.list::<u8>(&[]),
+        ur_program_info_t::UR_PROGRAM_INFO_IL => query.list(program.module().unwrap_or_default()),
         ur_program_info_t::UR_PROGRAM_INFO_BINARY_SIZES => {
-            let sizes: Vec<_> = images.iter().map(|image| image.bytes.len()).collect();
-            query.list(&sizes)
+            let sizes = images.iter().map(|image| Ok(image.binary()?.len()));
+            query.list(&sizes.collect::<Result<Vec<_>>>()?)
         }
         ur_program_info_t::UR_PROGRAM_INFO_BINARIES => {
             query.size(size_of::<*mut u8>() * images.len())
         }
-        // Drivers don't tell.
-        ur_program_info_t::UR_PROGRAM_INFO_NUM_KERNELS
-        | ur_program_info_t::UR_PROGRAM_INFO_KERNEL_NAMES => {
-            Err(ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_ENUMERATION.into())
+        ur_program_info_t::UR_PROGRAM_INFO_NUM_KERNELS => query.value(kernel_names(program)?.len()),
+        ur_program_info_t::UR_PROGRAM_INFO_KERNEL_NAMES => {
+            query.text(&kernel_names(program)?.join(";"))
         }
         _ => Err(Failure::ENUMERATION),
     }

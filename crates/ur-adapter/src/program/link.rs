@@ -27,16 +27,20 @@ fn link_all(
         let images = first.images.iter();
         images.map(|image| &*image.device).collect()
     });
+    let set = programs
+        .iter()
+        .map(|program| program.constants.lock().clone());
+    let constants: Vec<_> = set.collect();
     let mut images = Vec::new();
     for device in devices {
         let mut parts = Vec::new();
-        for program in programs {
+        for (index, program) in programs.iter().enumerate() {
             let image = program.image(device)?;
             if image.bytes.is_empty() {
                 return Err(no_image());
             }
             // SAFETY: the creator of the program vouched for what is no text.
-            parts.push(unsafe { image_of(&image.bytes) });
+            parts.push(unsafe { image_of(&image.bytes, &constants[index]) });
         }
         let linked = context
             .on(device)?
@@ -49,11 +53,8 @@ fn link_all(
             build: Lock::new(Build::done(linked, options)),
         });
     }
-    Ok(Program {
-        context: context.to_ref(),
-        images,
-        metadata: Metadata::merged(programs.iter().map(|program| &program.metadata)),
-    })
+    let metadata = Metadata::merged(programs.iter().map(|program| &program.metadata));
+    Ok(Program::new(context.to_ref(), images, metadata))
 }
 
 entry_points! {

@@ -5,6 +5,7 @@
 
 use crate::abi::boundary::{Argument, Call, list};
 use crate::abi::failure::{Failure, Result};
+use crosshandle::KernelProperties;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use unified_runtime_sys::{
@@ -33,6 +34,20 @@ pub(crate) struct KernelMetadata {
     pub(crate) most_items: Option<usize>,
     /// The size of sub-groups that it was compiled for.
     pub(crate) sub_group: Option<u32>,
+}
+
+impl KernelMetadata {
+    /// Returns the facts, with those that the driver knows where the compiler said nothing.
+    pub(crate) fn or_of(self, properties: &KernelProperties) -> Self {
+        let required = properties.required_block;
+        Self {
+            required_size: self
+                .required_size
+                .or_else(|| required.map(|size| size.map(|size| size as usize))),
+            sub_group: self.sub_group.or(properties.required_subgroup),
+            ..self
+        }
+    }
 }
 
 /// The value of an entry.

@@ -5,12 +5,13 @@ mod info;
 pub(crate) mod kernel;
 mod link;
 mod metadata;
+mod spirv;
 mod symbols;
 
 pub(crate) use metadata::KernelMetadata;
 
 use crate::abi::boundary::{
-    Argument2, Argument4, Call, MaybeIn, Out, enter, entry_points, list, not_null,
+    Argument2, Argument4, Call, List, MaybeIn, Out, enter, entry_points, list, not_null,
 };
 use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
@@ -21,12 +22,15 @@ use crate::abi::stub::{Reason, Stub};
 use crate::abi::unsupported::{IntermediateLanguages, Kernels};
 use crate::context::Context;
 use crate::discovery::Device;
+use crate::discovery::platform;
 use build::Build;
 use metadata::{Metadata, MetadataArgument};
+use std::ffi::c_void;
 use std::sync::MutexGuard;
 use unified_runtime_sys::{
     ur_device_handle_t, ur_native_handle_t, ur_program_dditable_t, ur_program_exp_dditable_t,
     ur_program_handle_t, ur_program_handle_t_, ur_program_native_properties_t, ur_result_t,
+    ur_specialization_constant_info_t,
 };
 
 /// An image for each of some devices, with what was built of it.
@@ -34,6 +38,8 @@ pub(crate) struct Program {
     context: Ref<Context>,
     images: Vec<DeviceImage>,
     metadata: Metadata,
+    /// The values of specialization constants, by their numbers, for images in SPIR-V.
+    constants: Lock<Vec<(u32, Vec<u8>)>>,
 }
 
 /// The image for a device.
@@ -73,6 +79,35 @@ impl Program {
             Some((Ref::clone(&image.device), program))
         };
         self.images.iter().filter_map(loaded).collect()
+    }
+
+    fn new(context: Ref<Context>, images: Vec<DeviceImage>, metadata: Metadata) -> Self {
+        Self {
+            context,
+            images,
+            metadata,
+            constants: Lock::default(),
+        }
+    }
+
+    /// Returns a program that is loaded on a device already.
+    fn of_loaded(
+        context: &Shared<Context>,
+        device: &Ref<Device>,
+        loaded: crosshandle::Program,
+    ) -> Self {
+        let image = DeviceImage {
+            device: Ref::clone(device),
+            bytes: Box::default(),
+            build: Lock::new(Build::done(loaded, "")),
+        };
+        Self::new(context.to_ref(), vec![image], Metadata::default())
+    }
+
+    /// Returns the module in an intermediate language that the program was made of, if it was.
+    fn module(&self) -> Option<&[u8]> {
+        let bytes = &self.images.first()?.bytes;
+        spirv::is_module(bytes).then_some(bytes)
     }
 
     /// Returns the image for a device.
@@ -129,9 +164,14 @@ pub(crate) fn not_built() -> Failure {
 
 /// Runs the body of an entry point about programs or kernels, if the adapter's devices run any.
 pub(crate) fn enter_with_kernels(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
-    enter(|call| match description::get().program_target {
-        Some(_) => body(call),
-        None => Err(Failure::unsupported(Kernels::TEXT)),
+    enter(|call| {
+        let description = description::get();
+        let device = platform().devices().first();
+        match device.map(|device| device.inner().kernels()) {
+            _ if description.program_targets.is_empty() => Err(Failure::unsupported(Kernels::TEXT)),
+            Some(Err(error)) => Err(error.into()),
+            _ => body(call),
+        }
     })
 }
 
@@ -158,12 +198,56 @@ entry_points! {
                 build: Lock::default(),
             })
         });
-        let program = Shared::new(Program {
-            context: context.to_ref(),
-            images: images.collect::<Result<_>>()?,
-            metadata,
-        });
-        created.put(Shared::hand_out(program))
+        let images = images.collect::<Result<_>>()?;
+        let program = Program::new(context.to_ref(), images, metadata);
+        created.put(Shared::hand_out(Shared::new(program)))
+    }
+
+    fn create_with_il(
+        context: Handle<Context>,
+        module(first, length): Module,
+        metadata: MetadataArgument,
+        created: Out<ur_program_handle_t>,
+    ) {
+        if !description::get().takes_spirv {
+            return Err(Failure::unsupported(IntermediateLanguages::TEXT));
+        }
+        spirv::check(module)?;
+        let image = |device: &Ref<Device>| DeviceImage {
+            device: Ref::clone(device),
+            bytes: module.into(),
+            build: Lock::default(),
+        };
+        let images = context.devices().map(image).collect();
+        let program = Program::new(context.to_ref(), images, metadata);
+        created.put(Shared::hand_out(Shared::new(program)))
+    }
+
+    fn set_specialization_constants(
+        program: Handle<Program>,
+        constants(count, first): List<ur_specialization_constant_info_t>,
+    ) {
+        if constants.is_empty() {
+            return Err(Failure::SIZE);
+        }
+        let module = program.module().ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_PROGRAM,
+                "this program is not of SPIR-V, so it has no specialization constants",
+            )
+        })?;
+        let known = spirv::constants(module);
+        let mut values = Vec::with_capacity(constants.len());
+        for constant in constants {
+            // SAFETY: the caller passes as many bytes as it says.
+            let value = unsafe { list(constant.pValue.cast::<u8>(), constant.size) }?;
+            spirv::check_constant(&known, constant.id, value)?;
+            values.push((constant.id, value.to_vec()));
+        }
+        let mut set = program.constants.lock();
+        set.retain(|(number, _)| values.iter().all(|(new, _)| new != number));
+        set.extend(values);
+        Ok(())
     }
 
     /// Gives the driver's program, on the first device on which the program is built.
@@ -187,16 +271,8 @@ entry_points! {
         let (device, inner) = context.first();
         // SAFETY: the caller vouches for the native handle, as long as the program lives.
         let loaded = unsafe { inner.adopt_program(of_driver(native), ownership(is_owned)) }?;
-        let program = Shared::new(Program {
-            context: context.to_ref(),
-            images: vec![DeviceImage {
-                device: Ref::clone(device),
-                bytes: Box::default(),
-                build: Lock::new(Build::done(loaded, "")),
-            }],
-            metadata: Metadata::default(),
-        });
-        created.put(Shared::hand_out(program))
+        let program = Program::of_loaded(context, device, loaded);
+        created.put(Shared::hand_out(Shared::new(program)))
     }
 }
 
@@ -242,9 +318,28 @@ impl Argument4 for Binaries {
     }
 }
 
+/// An argument of an entry point: the bytes of a module, and how many. It is `INVALID_NULL_POINTER` where
+/// they are at null, `INVALID_SIZE` if there are none.
+struct Module;
+
+impl Argument2 for Module {
+    type A = *const c_void;
+    type B = usize;
+    type Value<'a> = &'a [u8];
+
+    unsafe fn read(first: Self::A, length: usize, _call: &Call) -> Result<&[u8]> {
+        not_null(first)?;
+        if length == 0 {
+            return Err(Failure::SIZE);
+        }
+        // SAFETY: the caller passes as many bytes.
+        unsafe { list(first.cast(), length) }
+    }
+}
+
 /// The programs' table.
 pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
-    pfnCreateWithIL: Stub::<IntermediateLanguages>::STUB,
+    pfnCreateWithIL: Some(create_with_il),
     pfnCreateWithBinary: Some(create_with_binary),
     pfnBuild: Some(build::build),
     pfnCompile: Some(build::compile),
@@ -255,7 +350,7 @@ pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
     pfnGetGlobalVariablePointer: Some(symbols::get_global_variable_pointer),
     pfnGetInfo: Some(info::get_info),
     pfnGetBuildInfo: Some(info::get_build_info),
-    pfnSetSpecializationConstants: Stub::<IntermediateLanguages>::STUB,
+    pfnSetSpecializationConstants: Some(set_specialization_constants),
     pfnGetNativeHandle: Some(get_native_handle),
     pfnCreateWithNativeHandle: Some(create_with_native_handle),
 };

@@ -18,6 +18,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
         "allocate" => allocate(state, request),
         "memory-handle" => handle(state, request),
         "open-memory" => open(state, request),
+        "open-bundle" => open_bundle(state, request),
         "open-many" => open_many(state, request),
         "write" => write(state, request),
         "check" => check(state, request),
@@ -77,6 +78,34 @@ fn open(state: &PeerState, request: &Request<'_>) -> Answer {
         access.to_owned(),
     ];
     state.put(request.word(0)?, Object::Memory(Arc::new(memory)));
+    Ok(words)
+}
+
+/// `open-bundle NAME HEX [context=C]`: unpacks a bundle's bytes, and opens its memory as `NAME0`, `NAME1` and so
+/// on, and its event as `NAME` → structure, the number of the event's signal
+fn open_bundle(state: &PeerState, request: &Request<'_>) -> Answer {
+    let (name, text) = (request.word(0)?, request.word(1)?);
+    let digits = text.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| {
+        let pair = str::from_utf8(pair).ok()?;
+        u8::from_str_radix(pair, 16).ok()
+    };
+    let bytes: Option<Vec<u8>> = digits.map(byte).collect();
+    let bytes = bytes.ok_or(CommandError::usage("no hexadecimal digits"))?;
+    let context = state.context(request)?;
+    let bundle = context.unpack_bundle(&bytes)?;
+    for (number, array) in bundle.arrays.iter().enumerate() {
+        let memory = match array.read_only {
+            true => context.open_memory_read_only(&array.handle)?,
+            false => context.open_memory(&array.handle)?,
+        };
+        state.put(&format!("{name}{number}"), Object::Memory(Arc::new(memory)));
+    }
+    let mut words = vec![bundle.structure];
+    if let Some(ready) = bundle.event {
+        state.put(name, Object::Event(context.open_event(&ready.handle)?));
+        words.push(ready.value.to_string());
+    }
     Ok(words)
 }
 

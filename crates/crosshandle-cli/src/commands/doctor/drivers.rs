@@ -1,7 +1,24 @@
 //! Check of the backends' drivers.
 
 use super::check::Check;
-use crosshandle::BackendStatus;
+use crosshandle::{BackendStatus, Device};
+
+/// Checks what runs kernels on the host, which this loads.
+pub(super) fn host_kernels() -> Check {
+    let name = "kernels on the host";
+    let found = Device::find("host").and_then(|host| {
+        host.kernels()?;
+        Ok(host.kernel_runtime().unwrap_or_default())
+    });
+    match found {
+        Ok(runtime) => Check::ok(name, runtime),
+        Err(missing) => Check::note(
+            name,
+            missing.to_string(),
+            "only programs with kernels need a runtime: memory and events are shared without",
+        ),
+    }
+}
 
 pub(super) fn check() -> Vec<Check> {
     BackendStatus::all()

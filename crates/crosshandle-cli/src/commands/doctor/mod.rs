@@ -78,6 +78,8 @@ fn run_checks(settings: &Settings) -> Vec<Check> {
     progress.step("sharing with a second process");
     checks.extend(round_trip::check(settings));
     checks.extend(drivers::check());
+    progress.step("looking for a runtime for kernels");
+    checks.push(drivers::host_kernels());
     checks
 }
 

@@ -1,4 +1,5 @@
-//! Texts that are made of the command line itself.
+//! Texts about the command line itself, and about handles.
 
 pub(super) mod completions;
+pub(super) mod inspect;
 pub(super) mod man;

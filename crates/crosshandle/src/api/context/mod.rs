@@ -376,7 +376,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
-    /// ([`DeviceInfo::kernels`](crate::DeviceInfo::kernels));
+    /// ([`Device::kernels`](crate::Device::kernels));
     /// [`Error::Program`](crate::Error::Program), with the compiler's log, if the driver refuses
     /// the image.
     pub fn load_program(&self, image: ProgramImage<'_>) -> Result<Program> {

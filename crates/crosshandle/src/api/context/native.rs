@@ -5,6 +5,7 @@ use crate::api::command::Command;
 use crate::api::core::{ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
+use crate::api::kernel::Kernel;
 use crate::api::memory::Memory;
 use crate::api::program::Program;
 use crate::api::queue::Queue;
@@ -13,7 +14,7 @@ use crate::hal;
 use crate::hal::{BackendDevice, NativeContext, Work};
 use crate::handle::BackendKind;
 use crate::sync::Mutex;
-use crate::types::{NativeObject, Ownership, QueueOrder};
+use crate::types::{DriverAllocation, NativeObject, Ownership, QueueOrder};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -120,6 +121,27 @@ impl Context {
         Ok(Queue::new(queue, QueueOrder::InOrder, backend, copied))
     }
 
+    /// Adopts a kernel that other code has made with the runtime that runs the host's kernels: returns its
+    /// program, and the kernel of the same name in it. Arguments that were set are not taken over. A
+    /// kernel that is [owned](Ownership::Owned) is released.
+    ///
+    /// # Errors
+    /// A kernel of another backend; [`Error::Unsupported`] where a kernel does not tell its program.
+    ///
+    /// # Safety
+    /// `native` is a kernel of the runtime. The caller releases it only if it is
+    /// [borrowed](Ownership::Borrowed).
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt_kernel(
+        &self,
+        native: NativeObject,
+        ownership: Ownership,
+    ) -> Result<(Program, Kernel)> {
+        let raw = raw_for(self.device(), native)?;
+        // SAFETY: promised by the caller.
+        unsafe { Program::adopt_kernel(self.core(), raw, ownership) }
+    }
+
     /// Adopts a program of the driver that was loaded without this crate. A program that is
     /// [owned](Ownership::Owned) is unloaded when neither the result nor a kernel of it is left.
     ///
@@ -204,6 +226,28 @@ impl Context {
         }
         let queue = self.create_queue_with(QueueOrder::OutOfOrder)?;
         Ok(place.get_or_init(|| queue))
+    }
+
+    /// Waits until the device has done everything that was submitted to the driver's context, by this
+    /// library or by others. Before memory is used again of which nobody knows who submitted work, this is
+    /// what a driver's own `free` does.
+    ///
+    /// It waits for streams that wait for events as well, however long that is.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the backend cannot; [`Error::Driver`] if the driver refuses, as
+    /// it does while a stream is captured.
+    pub fn synchronize(&self) -> Result<()> {
+        self.native_context()?.synchronize()
+    }
+
+    /// Returns the allocation of the driver that `address` points into, made by this library or not;
+    /// `None` if the address is nothing to the driver, or another device's.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on devices without a driver; [`Error::Driver`] if the driver refuses.
+    pub fn allocation_at(&self, address: *const u8) -> Result<Option<DriverAllocation>> {
+        self.native_context()?.allocation_at(address.addr())
     }
 
     /// Adopts device memory that the program allocated with the driver or with a library above it:

@@ -138,12 +138,20 @@ impl Allocation {
         (&*block.segment.memory, block.offset)
     }
 
-    fn block(&self) -> &Block {
-        self.block.as_ref().expect("present until drop")
+    pub(crate) fn core(&self) -> &Arc<ContextCore> {
+        &self.core
     }
 
-    pub(crate) fn core(&self) -> &ContextCore {
-        &self.core
+    /// Returns the same segment to be kept, with the number that importers know it by.
+    pub(crate) fn shared_segment(&self) -> (Arc<dyn Segment>, u32, usize) {
+        let Block {
+            segment, offset, ..
+        } = self.block();
+        (Arc::clone(&segment.memory), segment.number, *offset)
+    }
+
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("present until drop")
     }
 
     /// Returns whether nothing else is in the allocation's segment.

@@ -6,7 +6,7 @@ use crate::hal::common::pieced_segment::PiecedSegment;
 use crate::hal::{BackendContext, Segment};
 use crate::handle::Fields;
 use crate::ipc::broker::Route;
-use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, Origin};
+use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, First, Origin};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::types::Access;
@@ -95,9 +95,10 @@ impl Imports {
         &self,
         fields: &Fields,
         origin: &Origin,
+        next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
-        self.attachment_by(Route::Exporter, fields, origin, deadline)
+        self.attachment_by(Route::Exporter, fields, origin, next, deadline)
     }
 
     #[inline]
@@ -106,6 +107,7 @@ impl Imports {
         route: Route,
         fields: &Fields,
         origin: &Origin,
+        next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
         let key = ContextId::by(fields, route);
@@ -120,7 +122,7 @@ impl Imports {
             }
         }
         drop(attachments);
-        self.attach(key, route, fields, origin, deadline)
+        self.attach(key, route, fields, origin, next, deadline)
     }
 
     /// Calls `fetch` with the attachment to a handle's exporter, and with that to its holder if the exporter
@@ -129,11 +131,12 @@ impl Imports {
         &self,
         fields: &Fields,
         origin: &Origin,
+        next: First,
         deadline: &Deadline,
         mut fetch: impl FnMut(&Attachment) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
         let mut fetch_by = |route| {
-            let attachment = self.attachment_by(route, fields, origin, deadline)?;
+            let attachment = self.attachment_by(route, fields, origin, next, deadline)?;
             let fetched = fetch(&attachment)?;
             Ok((attachment, fetched))
         };
@@ -156,9 +159,10 @@ impl Imports {
         route: Route,
         fields: &Fields,
         origin: &Origin,
+        next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, route, origin, deadline)?;
+        let attachment = Attachment::to(fields, route, origin, next, deadline)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
@@ -234,9 +238,10 @@ impl Imports {
                 segment.add(backend, import, part)
             })
         };
-        let (attachment, fetched) = core.ask_either(fields, deadline, |attachment| {
-            attachment.fetch_segment(fields, key.access, deadline, &mut take)
-        })?;
+        let (attachment, fetched) =
+            core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
+                attachment.fetch_segment(fields, key.access, deadline, &mut take)
+            })?;
         let memory = match (fetched, pieced) {
             (Some(fetched), _) => {
                 check_extent(fetched.len)?;

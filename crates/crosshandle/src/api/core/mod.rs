@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendDevice, Segment};
 use crate::handle::{DeviceUuid, Fields};
 use crate::ipc::broker::address;
-use crate::ipc::{Attachment, Credential, Deadline, Exporter, Origin};
+use crate::ipc::{Attachment, Credential, Deadline, Exporter, First, Origin};
 use crate::os::process;
 use crate::pool;
 use crate::pool::{PoolOptions, Trimmed, Usage};
@@ -210,14 +210,17 @@ impl ContextCore {
         Deadline::after(self.origin.timeout)
     }
 
-    /// Returns this process's attachment to the context that made a handle.
+    /// Returns this process's attachment to the context that made a handle; `next` is what the caller fetches
+    /// then.
     #[inline]
     pub(crate) fn attachment(
         &self,
         fields: &Fields,
+        next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
-        self.imports.attachment(fields, &self.origin, deadline)
+        self.imports
+            .attachment(fields, &self.origin, next, deadline)
     }
 
     /// Calls `fetch` with the attachment to whoever answers for the memory that a handle names, and returns
@@ -225,11 +228,12 @@ impl ContextCore {
     pub(crate) fn ask_either<R>(
         &self,
         fields: &Fields,
+        next: First,
         deadline: &Deadline,
         fetch: impl FnMut(&Attachment) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
         self.imports
-            .ask_either(fields, &self.origin, deadline, fetch)
+            .ask_either(fields, &self.origin, next, deadline, fetch)
     }
 
     /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.

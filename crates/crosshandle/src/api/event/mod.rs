@@ -13,7 +13,7 @@ use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::event_protocol::WaitMode;
 use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
-use crate::ipc::{Credential, EventCore};
+use crate::ipc::{Credential, EventCore, First};
 use crate::observe::waited;
 use crate::os::process;
 use crate::types::known;
@@ -160,7 +160,7 @@ impl Event {
         let fields = handle.fields();
         context.check_event(&fields)?;
         let deadline = context.deadline();
-        let attachment = context.attachment(&fields, &deadline)?;
+        let attachment = context.attachment(&fields, First::Arena, &deadline)?;
         let native = match fields.backend == context.device().info().backend {
             true => context.backend().driver_events(),
             false => None,
@@ -238,6 +238,27 @@ impl Event {
     /// more than 2²⁹ greater; as [`signal`](Self::signal).
     pub fn signal_value(&self, value: u64) -> Result<()> {
         self.core.signal_up_to(value).map(drop)
+    }
+
+    /// Fails all numbers up to `value` at once: whoever waits for one of them, in any process, gets
+    /// [`Error::CommandFailed`], in this process with `message` for the last of them. For programs that
+    /// signal on behalf of something that has failed.
+    ///
+    /// # Errors
+    /// As [`signal_value`](Self::signal_value).
+    pub fn fail_value(&self, value: u64, message: &str) -> Result<()> {
+        self.core.fail_value(value, message)
+    }
+
+    /// Ends the event as the death of its signaller would: waits for signals that were not submitted, in any
+    /// process, get [`Error::PeerDied`]. For programs that signal on behalf of something that is gone.
+    ///
+    /// This submits the next 2²⁹ numbers and fails them.
+    ///
+    /// # Errors
+    /// As [`signal`](Self::signal).
+    pub fn abandon(&self) -> Result<()> {
+        self.core.abandon()
     }
 
     /// Waits for the signal that was submitted last.

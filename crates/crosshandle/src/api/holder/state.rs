@@ -7,7 +7,8 @@ use crate::handle::{BackendKind, Fields, MemoryHandle};
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::ipc::broker::{Fetched, HolderDirectory, PeerPolicy, Route};
 use crate::ipc::{
-    Attachment, Credential, Deadline, Exporter, HeldMemory, Label, Origin, Particulars, Shared,
+    Attachment, Credential, Deadline, Exporter, First, HeldMemory, Label, Origin, Particulars,
+    Shared,
 };
 use crate::os::descriptor::{self, FileKind};
 use crate::os::memfd;
@@ -91,7 +92,13 @@ pub(super) fn fetch(
         true => Access::ReadOnly,
         false => Access::ReadWrite,
     };
-    let attachment = Attachment::to(&fields, Route::Exporter, origin, deadline)?;
+    let attachment = Attachment::to(
+        &fields,
+        Route::Exporter,
+        origin,
+        First::Memory(access),
+        deadline,
+    )?;
     let Fetched {
         file,
         segment: _,

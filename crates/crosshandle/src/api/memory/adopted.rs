@@ -1,12 +1,13 @@
-//! Memory that the program allocated with the driver, without this library.
+//! Memory that the program allocated with the driver, without this library, and parts of memory that
+//! are lent with handles of their own.
 
-use crate::api::core::{ContextCore, ObjectName};
+use crate::api::core::{Allocation, ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{ExportCells, Particulars, Shared};
-use crate::types::report::ObjectKind;
-use crate::types::{Access, Address};
+use crate::ipc::{ExportCells, KeepAlive, Particulars, Shared};
+use crate::types::{Access, Address, MemoryKind};
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
@@ -18,8 +19,11 @@ pub(super) struct Adopted {
     number: u32,
     offset: usize,
     len: usize,
+    kind: MemoryKind,
     exports: ExportCells,
     name: ObjectName,
+    /// What is dropped when this and all importers have let go of the memory.
+    owner: KeepAlive,
 }
 
 impl Adopted {
@@ -36,9 +40,50 @@ impl Adopted {
             segment,
             offset,
             len,
+            kind: MemoryKind::Device,
             exports: ExportCells::default(),
             name: ObjectName::default(),
+            owner: None,
         }
+    }
+
+    /// Makes a part of an allocation's block, which importers find in the segment that they may have mapped already.
+    pub(super) fn part_of_allocation(
+        allocation: &Allocation,
+        part: Range<usize>,
+        owner: KeepAlive,
+    ) -> Self {
+        let (segment, number, offset) = allocation.shared_segment();
+        Self {
+            core: Arc::clone(allocation.core()),
+            segment,
+            number,
+            offset: offset + part.start,
+            len: part.len(),
+            kind: allocation.kind(),
+            exports: ExportCells::default(),
+            name: ObjectName::default(),
+            owner,
+        }
+    }
+
+    /// Makes a part of adopted memory, likewise.
+    pub(super) fn part(&self, part: Range<usize>, owner: KeepAlive) -> Self {
+        Self {
+            core: Arc::clone(&self.core),
+            segment: Arc::clone(&self.segment),
+            number: self.number,
+            offset: self.offset + part.start,
+            len: part.len(),
+            kind: self.kind,
+            exports: ExportCells::default(),
+            name: ObjectName::default(),
+            owner,
+        }
+    }
+
+    pub(super) fn kind(&self) -> MemoryKind {
+        self.kind
     }
 
     pub(super) fn start(&self) -> Address {
@@ -64,13 +109,16 @@ impl Adopted {
         self.name.get()
     }
 
-    pub(super) fn core(&self) -> &ContextCore {
+    pub(super) fn core(&self) -> &Arc<ContextCore> {
         &self.core
     }
 
-    /// Returns whether it is all of one allocation of the program's.
+    /// Returns whether it is all of one allocation of the program's, and nobody wants to have it back.
     pub(super) fn is_whole(&self) -> bool {
-        self.offset == 0 && self.len == self.segment.len() && self.segment.pieces().is_none()
+        self.offset == 0
+            && self.len == self.segment.len()
+            && self.segment.pieces().is_none()
+            && self.owner.is_none()
     }
 
     /// Lets a holder answer for the memory.
@@ -95,7 +143,7 @@ impl Adopted {
                 memory.prepare()?;
                 let exporter = self.core.exporter();
                 let particulars = Particulars {
-                    kind: ObjectKind::Device,
+                    kind: self.kind.into(),
                     len: self.len as u64,
                     allocation: ptr::from_ref(self).addr(),
                 };
@@ -120,10 +168,62 @@ impl Adopted {
 impl Drop for Adopted {
     fn drop(&mut self) {
         let exporter = self.core.exporter();
+        // Without an owner, the program frees the memory when it wants to.
+        let owner = self.owner.take().map(Arc::new);
         for export in self.exports.all() {
-            // The program frees the memory, when it wants to.
-            exporter.retire(export.record, true, None);
+            let keep = owner.as_ref().map(|owner| Box::new(Arc::clone(owner)) as _);
+            exporter.retire(export.record, true, keep);
         }
+        drop(owner);
         exporter.reclaim();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Context, Device, Error};
+    use std::sync::Arc;
+
+    #[test]
+    fn the_owner_of_what_is_lent_goes_when_nobody_has_it_open() {
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        let memory = Arc::new(context.allocate(4096).unwrap());
+        memory.write(100, b"bytes").unwrap();
+        let owner = Arc::new(());
+        let is_kept = || Arc::strong_count(&owner) > 1;
+        let part = memory.lend(100..200, Arc::clone(&owner)).unwrap();
+        let again = memory.lend(150.., Arc::clone(&owner)).unwrap();
+        drop(again);
+        let handle = part.handle().unwrap();
+        let opened = context.open_memory(&handle).unwrap();
+        assert_eq!(opened.len(), 100);
+        drop((part, memory));
+        context.allocate(64).unwrap().handle().unwrap();
+        assert!(is_kept(), "it is open");
+        let mut bytes = [0; 5];
+        opened.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+        assert!(matches!(context.open_memory(&handle), Err(Error::Stale)));
+        drop(opened);
+        drop(context);
+        assert!(!is_kept(), "nobody has it open");
+    }
+
+    #[test]
+    fn only_parts_that_are_there_are_lent() {
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        let memory = Arc::new(context.allocate(100).unwrap());
+        let opened = Arc::new(context.open_memory(&memory.handle().unwrap()).unwrap());
+        let refused = [
+            memory.lend(50..50, ()),
+            memory.lend(..101, ()),
+            opened.lend(.., ()),
+        ];
+        for result in refused {
+            assert!(
+                matches!(result, Err(Error::InvalidArgument(_))),
+                "{result:?}"
+            );
+        }
     }
 }

@@ -15,8 +15,9 @@ use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::hal::common::leak_registry;
 use crate::handle::MemoryHandle;
+use crate::ipc::KeepAlive;
 use crate::types::report::ObjectKind;
-use crate::types::{Access, Address, MemoryKind, Pod, SharedBytes, TypedSlice};
+use crate::types::{Access, Address, MemoryKind, Pod, SharedBytes, TypedSlice, byte_range};
 use adopted::Adopted;
 pub(crate) use opened::Opened;
 use std::any::Any;
@@ -74,6 +75,17 @@ pub(crate) struct WholeMemory {
     pub(crate) kind: ObjectKind,
     pub(crate) handle: MemoryHandle,
     pub(crate) read_only: MemoryHandle,
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // What another process wants to have closed should not wait until the backend looks by itself.
+        if let Self::Opened(opened) = self
+            && Arc::strong_count(opened) > 1
+        {
+            opened.segment().0.release_soon();
+        }
+    }
 }
 
 /// An allocation that a `Memory` owns, freed on drop.
@@ -187,7 +199,7 @@ impl Memory {
     pub fn kind(&self) -> Option<MemoryKind> {
         match &self.source {
             Source::Owned(owned) => Some(owned.allocation().kind()),
-            Source::Adopted(_) => Some(MemoryKind::Device),
+            Source::Adopted(adopted) => Some(adopted.kind()),
             Source::Opened(_) => None,
         }
     }
@@ -255,7 +267,7 @@ impl Memory {
                 if !adopted.is_whole() {
                     return Err(Error::Unsupported(
                         "only the whole of one allocation can be handed over, and this is a part of one \
-                         that the program made with the driver, or consists of several"
+                         that the program made with the driver, consists of several, or is only lent"
                             .into(),
                     ));
                 }
@@ -283,6 +295,39 @@ impl Memory {
             Source::Adopted(adopted) => adopted.hand_over(),
             Source::Opened(_) => {}
         }
+    }
+
+    /// Lends a part of the memory: returns a `Memory` with handles of its own. Importers of several parts
+    /// map the segment beneath them once.
+    ///
+    /// `owner` stands for what must not be used again meanwhile, such as an array of another library. It
+    /// is dropped, perhaps on a background thread, after the result was dropped, its commands are done, and
+    /// no process has the part open. This library looks for that when it next makes, frees or
+    /// shares something, or when an importer ends.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a part that is empty or not inside, and for memory that was itself
+    /// opened from a handle.
+    pub fn lend(
+        self: &Arc<Self>,
+        part: impl RangeBounds<usize>,
+        owner: impl Any + Send + Sync,
+    ) -> Result<Self> {
+        let part = byte_range::resolve(part, self.len())?;
+        if part.is_empty() {
+            return Err(Error::invalid("no bytes are no memory"));
+        }
+        let keep: KeepAlive = Some(Box::new((owner, Arc::clone(self))));
+        let loaned = match &self.source {
+            Source::Owned(owned) => Adopted::part_of_allocation(owned.allocation(), part, keep),
+            Source::Adopted(adopted) => adopted.part(part, keep),
+            Source::Opened(_) => {
+                return Err(Error::invalid(
+                    "this memory was opened from a handle; pass that handle on instead of a new one",
+                ));
+            }
+        };
+        Ok(Self::new(Source::Adopted(Arc::new(loaned))))
     }
 
     /// Returns the memory's bytes, for the host to access.

@@ -130,8 +130,14 @@ impl MemoryRange {
         }
     }
 
+    /// Returns the access that this process has.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Returns whether the host can access the memory too, at [`as_ptr`](Self::as_ptr).
     #[inline]
-    pub(crate) fn is_on_host(&self) -> bool {
+    pub fn is_on_host(&self) -> bool {
         self.is_on_host
     }
 

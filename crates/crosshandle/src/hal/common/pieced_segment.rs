@@ -109,4 +109,8 @@ impl Segment for PiecedSegment {
     fn release_finished(&self) {
         self.range.release_finished();
     }
+
+    fn release_soon(&self) {
+        self.range.release_soon();
+    }
 }

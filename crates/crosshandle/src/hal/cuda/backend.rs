@@ -12,7 +12,8 @@ use crate::hal::{
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{Import, Shared};
 use crate::types::{
-    Access, DeviceInfo, MemoryKind, Ownership, ProgramImage, ProgramOptions, QueueOrder,
+    Access, DeviceInfo, KernelLimits, MemoryKind, Ownership, ProgramImage, ProgramOptions,
+    QueueOrder,
 };
 use std::sync::Arc;
 
@@ -54,6 +55,11 @@ impl BackendDevice for Gpu {
 
     fn reaches(&self, device: DeviceUuid) -> bool {
         device == self.info().uuid || self.peers().contains(&device)
+    }
+
+    fn kernels(&self) -> std::result::Result<&KernelLimits, String> {
+        let limits = Gpu::kernels(self);
+        limits.ok_or_else(|| "this NVIDIA driver is too old to run programs here".into())
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
@@ -138,7 +144,7 @@ impl BackendContext for CudaContext {
     }
 
     fn programs(&self) -> Option<&dyn Programs> {
-        self.gpu.info().kernels.is_some().then_some(self as _)
+        self.gpu.kernels().is_some().then_some(self as _)
     }
 }
 
@@ -151,8 +157,8 @@ impl Programs for CudaContext {
         program::load(&self.gpu, images, options)
     }
 
-    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Arc<dyn LoadedProgram> {
+    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>> {
         // SAFETY: promised by the caller.
-        unsafe { program::adopt(&self.gpu, program, ownership) }
+        Ok(unsafe { program::adopt(&self.gpu, program, ownership) })
     }
 }

@@ -7,7 +7,7 @@ use super::memory::external;
 use super::queue;
 use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment};
-use crate::types::Ownership;
+use crate::types::{DriverAllocation, Ownership};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -107,6 +107,16 @@ impl NativeContext for CudaContext {
         let _given = (ownership == Ownership::Owned).then(|| unsafe { driver.take_event(event) });
         driver.wait_for_event(stream, event)?;
         Ok(None)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let gpu = self.gpu();
+        let _current = gpu.enter()?;
+        gpu.driver().synchronize()
+    }
+
+    fn allocation_at(&self, address: usize) -> Result<Option<DriverAllocation>> {
+        external::find(self.gpu(), address)
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {

@@ -50,6 +50,12 @@ pub(super) const DEFAULT_CONNECTIONS: usize = 8;
 /// How often the scheduler looks after queues with commands in flight. Halved: twice the wake-ups of
 /// a busy process. Doubled: what a dead process left undone is noticed later.
 pub(super) const TEND_INTERVAL: Duration = Duration::from_millis(50);
+/// The same while somebody has dropped memory that a command may have finished with, and for how long that
+/// counts. Halved: a process that drops such memory all the time wakes up twice as often, and what a
+/// slow command used is closed later. Doubled: memory of other processes stays open for up to 8 ms after a
+/// command has finished with it, and such a process wakes up for longer.
+pub(super) const TEND_SOON_INTERVAL: Duration = Duration::from_millis(4);
+pub(super) const TEND_SOON_TIME: Duration = Duration::from_millis(20);
 /// How long a scheduler's thread stays with nothing to do. Halved or doubled: programs that use a
 /// queue now and then start a thread more or less often.
 pub(super) const SCHEDULER_IDLE: Duration = Duration::from_secs(2);

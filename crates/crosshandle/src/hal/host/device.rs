@@ -2,13 +2,16 @@
 
 use super::info;
 use super::memory::{HostRange, HostSegment, PhysicalFile};
+use super::program::{self, HostPrograms};
 use super::queue::HostQueue;
 use crate::error::Result;
-use crate::hal::{AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Segment};
+use crate::hal::{
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Programs, Segment,
+};
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{Import, Shared};
 use crate::os::mapping::page_size;
-use crate::types::{Access, DeviceInfo, MemoryKind, QueueOrder};
+use crate::types::{Access, DeviceInfo, KernelLimits, MemoryKind, NativeRuntime, QueueOrder};
 use std::sync::Arc;
 
 /// The host's memory and threads.
@@ -41,6 +44,22 @@ impl BackendDevice for HostDevice {
 
     fn reaches(&self, device: DeviceUuid) -> bool {
         info::is_host(device)
+    }
+
+    fn kernels(&self) -> std::result::Result<&KernelLimits, String> {
+        program::limits()
+    }
+
+    fn loaded_kernels(&self) -> Option<&KernelLimits> {
+        program::loaded_limits()
+    }
+
+    fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
+        program::native()
+    }
+
+    fn kernel_runtime(&self) -> Option<String> {
+        program::description()
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
@@ -85,5 +104,9 @@ impl BackendContext for HostContext {
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
         Ok(Box::new(HostQueue::new(order)))
+    }
+
+    fn programs(&self) -> Option<&dyn Programs> {
+        Some(&HostPrograms)
     }
 }

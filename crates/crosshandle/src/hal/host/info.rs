@@ -54,7 +54,6 @@ fn describe() -> DeviceInfo {
         clock_rate: clock_rate(&processor),
         vector_width: features.vector_width,
         granularity: page_size(),
-        kernels: None,
         capabilities: Capabilities {
             memory_sharing: true,
             physical_memory_sharing: true,

@@ -3,6 +3,7 @@
 mod device;
 mod info;
 mod memory;
+mod program;
 mod queue;
 mod tuning;
 mod work;

@@ -4,6 +4,7 @@
 //! wait in the queue's list, and the worker runs them in order; in an out-of-order queue, each as
 //! soon as its waits are over.
 
+use super::program::Launcher;
 use super::{tuning, work};
 use crate::error::{Error, Result};
 use crate::event_protocol::{Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, wait_any};
@@ -31,6 +32,7 @@ struct Inner {
     finished: Condvar,
     /// Counts submissions in its upper half, so that the worker's wait for events notices them.
     submissions: AtomicU64,
+    launcher: Launcher,
 }
 
 /// The commands that were submitted and are not done.
@@ -71,6 +73,7 @@ impl HostQueue {
             added: Condvar::new(),
             finished: Condvar::new(),
             submissions: AtomicU64::new(0),
+            launcher: Launcher::default(),
         }))
     }
 }
@@ -89,7 +92,7 @@ impl BackendQueue for HostQueue {
                 wait.event.outcome(wait.number) == Outcome::Complete
             });
         if may_run {
-            return run_at_once(submission);
+            return run_at_once(submission, &self.0.launcher);
         }
         self.0.enqueue(&mut pending, submission)
     }
@@ -146,12 +149,12 @@ impl Drop for HostQueue {
 }
 
 /// Runs a short command that nothing precedes. The caller holds the queue's lock.
-fn run_at_once(submission: &mut Submission) -> Result<()> {
+fn run_at_once(submission: &mut Submission, launcher: &Launcher) -> Result<()> {
     let profile = profile_of(&submission.signal);
     if let Some(profile) = profile {
         Profile::stamp(&profile.started);
     }
-    work::run(&mut submission.work)?;
+    work::run(&mut submission.work, launcher)?;
     if let Some(profile) = profile {
         Profile::stamp(&profile.ended);
     }
@@ -241,7 +244,7 @@ impl Inner {
                 let command = pending.commands.remove(ready).expect("just found");
                 pending.running = Some(command.number);
                 drop(pending);
-                if let Err(error) = execute(command) {
+                if let Err(error) = execute(command, &self.launcher) {
                     self.pending.lock().error.get_or_insert(error);
                 }
                 continue;
@@ -315,7 +318,7 @@ fn is_over(wait: &WaitPoint) -> bool {
 }
 
 /// Runs a command all of whose waits are over. Returns the command's error if no event takes it.
-fn execute(command: Command) -> Result<()> {
+fn execute(command: Command, launcher: &Launcher) -> Result<()> {
     let failed = command
         .waits
         .iter()
@@ -333,7 +336,7 @@ fn execute(command: Command) -> Result<()> {
     let mut work = command.work;
     let result = match failed {
         Some(error) => Err(error),
-        None => work::run(&mut work),
+        None => work::run(&mut work, launcher),
     };
     if let Some(profile) = profile {
         Profile::stamp(&profile.ended);

@@ -1,6 +1,7 @@
 //! The work of commands, done to host memory.
 
-use crate::error::{Error, Result};
+use super::program::Launcher;
+use crate::error::Result;
 use crate::hal::common::user_code;
 use crate::hal::{Operand, RectCopy, Work};
 use crate::types::Pitches;
@@ -18,8 +19,8 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     }
 }
 
-/// Runs a command, and leaves the objects that keep its memory.
-pub(super) fn run(work: &mut Work) -> Result<()> {
+/// Runs a command, and leaves the objects that keep its memory. The queue's `launcher` runs kernels.
+pub(super) fn run(work: &mut Work, launcher: &Launcher) -> Result<()> {
     match work {
         Work::Call(_) => match mem::take(work) {
             Work::Call(function) => user_code::call(function),
@@ -27,9 +28,7 @@ pub(super) fn run(work: &mut Work) -> Result<()> {
         },
         // The object layer refuses `Native` where there is no driver.
         Work::Marker | Work::Native(_) => Ok(()),
-        Work::Launch(_) => Err(Error::Unsupported(
-            "a queue on the host runs no kernels".into(),
-        )),
+        Work::Launch(launch) => launcher.run(launch),
         Work::Copy { to, from, len } => {
             copy(to, 0, from, 0, *len);
             Ok(())

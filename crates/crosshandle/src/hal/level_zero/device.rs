@@ -13,7 +13,7 @@ use crate::hal::{
 };
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{DriverEvents, Import, Shared};
-use crate::types::{Access, DeviceInfo, MemoryKind, QueueOrder};
+use crate::types::{Access, DeviceInfo, KernelLimits, MemoryKind, QueueOrder};
 use std::sync::Arc;
 
 /// The devices of all Level Zero drivers.
@@ -58,6 +58,10 @@ impl BackendDevice for Gpu {
 
     fn reaches(&self, device: DeviceUuid) -> bool {
         Gpu::reaches(self, device)
+    }
+
+    fn kernels(&self) -> std::result::Result<&KernelLimits, String> {
+        Err("there are no kernels on Level Zero yet".into())
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {

@@ -79,7 +79,6 @@ pub(super) fn describe(
         vector_width: None,
         memory_clock_rate: fastest.and_then(|memory| known(memory.maxClockRate)),
         memory_bus_width: fastest.and_then(|memory| known(memory.maxBusWidth)),
-        kernels: None,
         granularity: HUGE_PAGE,
         capabilities: Capabilities {
             memory_sharing: driver.shares_memory,

@@ -9,7 +9,7 @@ use super::queue;
 use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment};
 use crate::ipc::Shared;
-use crate::types::Ownership;
+use crate::types::{DriverAllocation, Ownership};
 use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
@@ -71,6 +71,10 @@ impl NativeContext for LevelZeroContext {
         let keep = (ownership == Ownership::Owned)
             .then(|| unsafe { CreatedEvent::given(self.context(), object(event)) });
         Ok(keep.map(|event| Box::new(event) as _))
+    }
+
+    fn allocation_at(&self, address: usize) -> Result<Option<DriverAllocation>> {
+        Ok(LevelZeroSegment::find(self.gpu(), self.context(), address))
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {

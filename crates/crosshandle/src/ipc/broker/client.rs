@@ -341,6 +341,8 @@ pub(crate) struct Client {
     /// Whether it has shown a key. Beside the seat, whose lock is taken before that of the exchange
     /// thread's sources.
     was_attached: AtomicBool,
+    /// Whether it was not let in when it last asked. Only the exchange thread looks at it.
+    was_refused: AtomicBool,
     /// Until the client is dismissed.
     watch: Mutex<Option<Watch>>,
     /// Whether a background thread is about to answer. Messages wait meanwhile.
@@ -433,6 +435,7 @@ impl Client {
             pid,
             seat: Mutex::new(Seat::None),
             was_attached: AtomicBool::new(false),
+            was_refused: AtomicBool::new(false),
             watch: Mutex::default(),
             is_answering: AtomicBool::new(false),
             this: this.clone(),
@@ -478,13 +481,22 @@ impl Client {
             Err(BadMessage::Version) => return self.refuse(Refusal::Version, 0),
             Err(BadMessage::Malformed(_)) => return self.refuse(Refusal::BadRequest, 0),
         };
+        if self.was_refused.load(Ordering::Relaxed) && !request.is_of_no_context() {
+            // Asked at the same time as to be let in, so that it is no refusal of its own.
+            let refusal = Reply::Refused(Refusal::BadRequest).encode(serial);
+            return socket::send(&self.stream, &refusal, &[]);
+        }
         let is_mirror = matches!(request, Request::Mirror(_));
         let fetch = match request {
             Request::Attach {
                 context,
                 credential,
                 program,
-            } => return self.answer(self.attach(context, credential, program), serial),
+            } => {
+                let attached = self.attach(context, credential, program);
+                self.was_refused.store(attached.is_err(), Ordering::Relaxed);
+                return self.answer(attached, serial);
+            }
             Request::Chunk(credential) => {
                 let chunk = self.with_exports(|exports, owner| exports.chunk(owner, &credential));
                 let sent = chunk.map(|files| Answer::new(Reply::Sent, files));
@@ -575,6 +587,12 @@ impl Client {
         match send() {
             // Once more: to hang up would tell the importer that this process is dead.
             Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN) => send(),
+            // More descriptors of this user are under way than one process may have.
+            Err(Errno::TOOMANYREFS) => {
+                observe::refused(Refusal::NoRoom.reason(), self.pid);
+                let refusal = Reply::Refused(Refusal::NoRoom).encode(serial);
+                socket::send(&self.stream, &refusal, &[])
+            }
             result => result,
         }
     }

@@ -71,6 +71,8 @@ struct QuestionTurn<'a> {
     connection: &'a Connection,
     /// The number of the question.
     serial: Serial,
+    /// The question, if it was sent ahead.
+    ahead: Option<Request>,
 }
 
 impl QuestionTurn<'_> {
@@ -98,6 +100,8 @@ struct Questions {
     is_busy: bool,
     /// The number of threads that wait to ask.
     waiting: u32,
+    /// A question that was sent before its turn, and its number.
+    ahead: Option<(Request, Serial)>,
 }
 
 impl Questions {
@@ -179,10 +183,25 @@ impl Connection {
         request: Request,
         deadline: &Deadline,
     ) -> Result<(Reply, [PeerDescriptor; N])> {
-        let turn = self.await_turn(deadline)?;
-        let answer = self
-            .send(request, &turn)
-            .and_then(|()| self.receive(&turn, deadline.get()));
+        self.ask_before(request, None, deadline)
+    }
+
+    /// Asks a question as [`ask`](Self::ask) does, and at the same time the one that is likely to be asked
+    /// next: its answer is there sooner. If another one is asked next, the answer to this one is dropped.
+    pub(crate) fn ask_before<const N: usize>(
+        &self,
+        request: Request,
+        next: Option<Request>,
+        deadline: &Deadline,
+    ) -> Result<(Reply, [PeerDescriptor; N])> {
+        let mut turn = self.await_turn(deadline)?;
+        self.send(request, &mut turn)?;
+        if let Some(next) = next {
+            let serial = self.questions.lock().next();
+            self.transmit(next, serial)?;
+            self.questions.lock().ahead = Some((next, serial));
+        }
+        let answer = self.receive(&mut turn, deadline.get());
         drop(turn);
         let answer = answer?;
         if answer.pieces.is_some() {
@@ -205,13 +224,13 @@ impl Connection {
         mut take: impl FnMut(Answer) -> Result<()>,
     ) -> Result<()> {
         let mut turn = self.await_turn(deadline)?;
-        self.send(first, &turn)?;
+        self.send(first, &mut turn)?;
         loop {
-            let answer = self.receive(&turn, deadline.get())?;
+            let answer = self.receive(&mut turn, deadline.get())?;
             let question = next(&answer)?;
             if let Some(question) = question {
                 turn.renew();
-                self.send(question, &turn)?;
+                self.send(question, &mut turn)?;
             }
             // If it fails, the answer that is under way is told from later ones by its number.
             take(answer)?;
@@ -221,13 +240,15 @@ impl Connection {
         }
     }
 
-    /// Asks a question whose answer comes with `N` descriptors of memory.
+    /// Asks a question whose answer comes with `N` descriptors of memory, and at the same time the next
+    /// one, if there is one, as [`ask_before`](Self::ask_before) does.
     pub(crate) fn ask_for_memory<const N: usize>(
         &self,
         request: Request,
+        next: Option<Request>,
         deadline: &Deadline,
     ) -> Result<(Reply, [OwnedFd; N])> {
-        let (reply, granted) = self.ask::<N>(request, deadline)?;
+        let (reply, granted) = self.ask_before::<N>(request, next, deadline)?;
         let memory: Result<Vec<_>, _> = granted
             .into_iter()
             .map(PeerDescriptor::into_memory)
@@ -287,6 +308,7 @@ impl Connection {
         Ok(QuestionTurn {
             connection: self,
             serial,
+            ahead: None,
         })
     }
 
@@ -302,18 +324,45 @@ impl Connection {
         }
     }
 
-    fn send(&self, request: Request, turn: &QuestionTurn<'_>) -> Result<()> {
-        match socket::send(&self.stream, &request.encode(turn.serial), &[]) {
+    /// Sends a question, unless it was sent ahead.
+    fn send(&self, request: Request, turn: &mut QuestionTurn<'_>) -> Result<()> {
+        if let Some((ahead, serial)) = self.questions.lock().ahead.take()
+            && ahead == request
+        {
+            turn.serial = serial;
+            turn.ahead = Some(request);
+            return Ok(());
+        }
+        self.transmit(request, turn.serial)
+    }
+
+    fn transmit(&self, request: Request, serial: Serial) -> Result<()> {
+        match socket::send(&self.stream, &request.encode(serial), &[]) {
             // It has hung up, but may have said before why.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(errno) => Err(self.lost(errno)),
         }
     }
 
-    fn receive(&self, turn: &QuestionTurn<'_>, deadline: Option<Instant>) -> Result<Answer> {
+    fn receive(&self, turn: &mut QuestionTurn<'_>, deadline: Option<Instant>) -> Result<Answer> {
+        let answer = self.receive_any(turn, deadline)?;
+        match (answer.reply, turn.ahead.take()) {
+            // It came before the last answer was read: see `Client::within_bounds`.
+            (Reply::Refused(Refusal::Busy), Some(request)) => {
+                turn.renew();
+                self.transmit(request, turn.serial)?;
+                self.receive(turn, deadline)
+            }
+            (Reply::Refused(refusal), _) => Err(self.explain(refusal)),
+            _ => Ok(answer),
+        }
+    }
+
+    /// Waits for the answer to the question of this turn, which may be a refusal.
+    fn receive_any(&self, turn: &QuestionTurn<'_>, deadline: Option<Instant>) -> Result<Answer> {
         let mut was_reset = false;
         let mut buffer = [0; MAX_REPLY_MESSAGE];
-        let answer = loop {
+        loop {
             let late = Error::TimedOut("waiting for the exporter's answer");
             let received = wait(deadline, &self.directory, self.watched, |slice| {
                 // Also of late answers to questions that were given up, which may come with many.
@@ -340,11 +389,11 @@ impl Connection {
                     // The broker could not even read the question.
                     if of == turn.serial || (of == 0 && matches!(reply, Reply::Refused(_))) =>
                 {
-                    break Answer {
+                    return Ok(Answer {
                         reply,
                         pieces,
                         granted,
-                    };
+                    });
                 }
                 // Late: it belongs to a question that was given up.
                 Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
@@ -354,11 +403,7 @@ impl Connection {
                 }
                 Err(BadMessage::Malformed(what)) => return Err(Error::Protocol(what)),
             }
-        };
-        if let Reply::Refused(refusal) = answer.reply {
-            return Err(self.explain(refusal));
         }
-        Ok(answer)
     }
 
     fn explain(&self, refusal: Refusal) -> Error {

@@ -297,6 +297,11 @@ const PIECES: u32 = 4;
 pub(crate) type Serial = u32;
 
 impl Request {
+    /// Returns whether a client that is attached nowhere may ask this.
+    pub(super) fn is_of_no_context(&self) -> bool {
+        matches!(self, Self::Attach { .. } | Self::Describe)
+    }
+
     pub(crate) fn encode(self, serial: Serial) -> [u8; REQUEST_SIZE] {
         let none = Credential {
             record: Record {
@@ -527,4 +532,86 @@ fn check(magic: &[u8; 4], version: U16) -> Result<(), BadMessage> {
         return Err(BadMessage::Version);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(table: &PieceTable) -> Vec<u8> {
+        let reply = Reply::Pieces {
+            segment: 7,
+            len: 3 << 21,
+            note: BackendBlob::new(b"note"),
+        };
+        let mut message = reply.encode(5).to_vec();
+        table.encode(&mut message);
+        message
+    }
+
+    fn table(total: u32, first: u32, parts: usize) -> PieceTable {
+        let part = |number: usize| PiecePart {
+            whole: 2 << 21,
+            offset: (number as u64 % 2) << 21,
+            len: 1 << 21,
+        };
+        PieceTable {
+            total,
+            first,
+            parts: (0..parts).map(part).collect(),
+        }
+    }
+
+    #[test]
+    fn pieces_are_read_as_they_were_written() {
+        for table in [
+            table(3, 0, 2),
+            table(3, 2, 1),
+            table(64, 0, 64),
+            table(1 << 17, 9, 64),
+        ] {
+            let message = message(&table);
+            assert!(message.len() <= MAX_REPLY_MESSAGE);
+            let (reply, serial, read) = Reply::read(&message).expect("it was just written");
+            assert!(matches!(reply, Reply::Pieces { segment: 7, .. }));
+            assert_eq!((serial, read), (5, Some(table)));
+            for end in 0..message.len() {
+                let is_whole_table =
+                    end > REPLY_SIZE + 8 && (end - REPLY_SIZE - 8).is_multiple_of(24);
+                assert_eq!(
+                    Reply::read(&message[..end]).is_ok(),
+                    is_whole_table,
+                    "{end} bytes"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_that_cannot_be_are_refused() {
+        let mut outside = table(3, 0, 2);
+        outside.parts[1].len += 1;
+        let mut none = table(3, 0, 2);
+        none.parts[0].len = 0;
+        let mut beyond_all = table(3, 0, 2);
+        beyond_all.parts[0].offset = u64::MAX;
+        for table in [
+            outside,
+            none,
+            beyond_all,
+            table(3, 2, 2),
+            table(0, 0, 1),
+            table(3, 0, 0),
+            table(100, 0, 65),
+            table((1 << 17) + 1, 0, 1),
+            table(1, u32::MAX, 1),
+        ] {
+            assert!(Reply::read(&message(&table)).is_err(), "{table:?}");
+        }
+        // Nothing follows any other reply.
+        let mut sent = Reply::Sent.encode(1).to_vec();
+        assert!(Reply::read(&sent).is_ok());
+        sent.push(0);
+        assert!(Reply::read(&sent).is_err());
+    }
 }

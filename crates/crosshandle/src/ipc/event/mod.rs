@@ -25,7 +25,7 @@ use super::records::AtomicKey;
 use crate::error::{Error, PeerDeath, Result};
 use crate::event_protocol::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
-    Ticket, WaitError, WaitMode,
+    Ticket, WINDOW, WaitError, WaitMode,
 };
 use crate::handle::HandleKind;
 use crate::observe;
@@ -316,6 +316,38 @@ impl EventCore {
                     self.complete(ticket, Ok(()));
                 }
                 Ok(number)
+            }
+        }
+    }
+
+    /// Fails all numbers up to `value`, as a command that reports an error would.
+    pub(crate) fn fail_value(&self, value: u64, message: &str) -> Result<()> {
+        self.check_late_limit()?;
+        let tickets = self.slot().issue_up_to(self.owner(), value);
+        for ticket in tickets.map_err(explain)? {
+            self.complete(ticket, Err(message.into()));
+        }
+        Ok(())
+    }
+
+    /// Fails the numbers that were not submitted, as the death of whoever was to submit them would.
+    pub(crate) fn abandon(&self) -> Result<()> {
+        self.check_late_limit()?;
+        loop {
+            let latest = self.slot().issued();
+            // While earlier numbers are unfinished, the window starts at those.
+            let last = latest.max(self.slot().completed().saturating_add(WINDOW));
+            match self.slot().issue_up_to(self.owner(), last) {
+                // Another thread or process was faster.
+                Err(IssueError::NotAhead(_) | IssueError::TooFarAhead(_))
+                    if self.issued() != latest => {}
+                Err(error) => return Err(explain(error)),
+                Ok(tickets) => {
+                    for ticket in tickets {
+                        self.finish(ticket, Some(FailureReason::OwnerDied(None)));
+                    }
+                    return Ok(());
+                }
             }
         }
     }

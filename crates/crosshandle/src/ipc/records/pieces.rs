@@ -10,10 +10,12 @@ use super::Shared;
 use crate::error::{Error, Result};
 use crate::ipc::broker::protocol::{BackendBlob, MAX_PIECES, PiecePart};
 use crate::ipc::broker::{PieceBatch, PieceFile};
+use crate::os::descriptor;
 use crate::os::socket::MAX_DESCRIPTORS;
 use crate::types::Access;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A piece: a part of an object that can be shared by its descriptor.
 pub(crate) struct Piece {
@@ -26,6 +28,8 @@ pub(crate) struct Piece {
 pub(crate) struct PieceSet {
     pieces: Vec<Piece>,
     len: usize,
+    /// Set once the pieces can be lent.
+    is_prepared: AtomicBool,
 }
 
 impl PieceSet {
@@ -44,7 +48,11 @@ impl PieceSet {
             });
         }
         let len = pieces.iter().map(|piece| piece.part.len as usize).sum();
-        Ok(Self { pieces, len })
+        Ok(Self {
+            pieces,
+            len,
+            is_prepared: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn pieces(&self) -> &[Piece] {
@@ -57,8 +65,18 @@ impl PieceSet {
 
     /// Makes sure that the pieces can be lent.
     pub(crate) fn prepare(&self) -> Result<()> {
-        let mut pieces = self.pieces.iter();
-        pieces.try_for_each(|piece| piece.object.prepare_to_lend())
+        // There may be thousands, and hundreds of handles to parts of them.
+        if !self.is_prepared.load(Ordering::Relaxed) {
+            let first = self.pieces.first();
+            if first.is_some_and(|piece| piece.object.lends_by_driver()) {
+                // For what is kept ahead.
+                descriptor::make_room(self.pieces.len());
+            }
+            let mut pieces = self.pieces.iter();
+            pieces.try_for_each(|piece| piece.object.prepare_to_lend())?;
+            self.is_prepared.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Returns the pieces that come with one answer, from number `first` on; `None` behind the last one.

@@ -1,11 +1,10 @@
 //! Answers about which device it is, and how it relates to others.
 
-use super::Answer::{self, Bytes, Empty, Handle, Text, U32, Unsupported};
+use super::Answer::{self, Bytes, Empty, Handle, Text, U32, Unsupported, Words};
 use crate::abi::description;
 use crate::abi::object::Shared;
 use crate::discovery::Device;
 use crate::discovery::platform;
-use crosshandle::Capabilities;
 use std::ptr;
 use unified_runtime_sys::ur_device_info_t as name;
 
@@ -17,7 +16,7 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
         name::UR_DEVICE_INFO_DEVICE_ID => info.device_id.map_or(Unsupported, U32),
         name::UR_DEVICE_INFO_PLATFORM => Handle(platform().handle().cast()),
         name::UR_DEVICE_INFO_REFERENCE_COUNT => U32(device.references()),
-        name::UR_DEVICE_INFO_EXTENSIONS => Text(extensions(&info.capabilities)),
+        name::UR_DEVICE_INFO_EXTENSIONS => Words(extensions(device.inner())),
         name::UR_DEVICE_INFO_NAME => Text(&info.name),
         name::UR_DEVICE_INFO_VENDOR => Text(&info.vendor),
         name::UR_DEVICE_INFO_DRIVER_VERSION => Text(&info.driver_version),
@@ -54,12 +53,21 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
     })
 }
 
-/// Returns the extensions, in which the SYCL runtime looks for the aspects `fp16` and `fp64`.
-fn extensions(capabilities: &Capabilities) -> &'static str {
-    match (capabilities.half_precision, capabilities.double_precision) {
-        (true, true) => "cl_khr_fp16 cl_khr_fp64",
-        (true, false) => "cl_khr_fp16",
-        (false, true) => "cl_khr_fp64",
-        (false, false) => "",
+/// Returns the extensions, in which the SYCL runtime looks for the aspects `fp16` and `fp64`, and those of
+/// what runs kernels, once that is loaded: programs without kernels ask for extensions too.
+fn extensions(device: &crosshandle::Device) -> Vec<&str> {
+    let capabilities = &device.info().capabilities;
+    let mut all = Vec::new();
+    let known = [
+        (capabilities.half_precision, "cl_khr_fp16"),
+        (capabilities.double_precision, "cl_khr_fp64"),
+    ];
+    let known = known.into_iter().filter(|(has, _)| *has);
+    all.extend(known.map(|(_, extension)| extension));
+    if let Some(limits) = device.loaded_kernels() {
+        let more = limits.extensions.split_ascii_whitespace();
+        // Half precision is the device's own affair, whether or not it is emulated.
+        all.extend(more.filter(|extension| !["cl_khr_fp16", "cl_khr_fp64"].contains(extension)));
     }
+    all
 }

@@ -1,7 +1,8 @@
 //! Answers about kernels: how large they may be, and what they can do. Devices that run none answer
 //! with the least that the SYCL and OpenCL specifications allow.
 
-use super::Answer::{self, Size, Sizes, Text, Truth, U32, U64, Unsupported, Version};
+use super::Answer::{self, List, Size, Sizes, Text, Truth, U32, U64, Unsupported, Version};
+use crate::abi::description;
 use crate::discovery::Device;
 use crosshandle::KernelLimits;
 use unified_runtime_sys::{
@@ -15,16 +16,17 @@ use unified_runtime_sys::{
 const PRINTF_BUFFER_BYTES: usize = 1 << 20;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
-    let info = device.inner().info();
-    match &info.kernels {
-        Some(limits) => with_kernels(limits, asked),
-        None => without_kernels(device, asked),
-    }
-    .or_else(|| any(asked))
+    // What runs kernels is looked for only when something about kernels is asked.
+    let Some(without) = without_kernels(device, asked) else {
+        return any(asked);
+    };
+    let limits = device.inner().kernels().ok();
+    let with = limits.and_then(|limits| with_kernels(limits, asked));
+    Some(with.unwrap_or(without))
 }
 
 /// Returns the answers of a device that runs kernels.
-fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'static>> {
+fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
     let sizes = |sizes: [u32; 3]| Sizes(sizes.map(|size| size as usize));
     let is_at_least = |major| Truth(limits.architecture.0 >= major);
     Some(match asked {
@@ -39,11 +41,18 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'static>> {
             Size(counts.into_iter().fold(1, usize::saturating_mul))
         }
         name::UR_DEVICE_INFO_MAX_NUM_SUB_GROUPS => {
-            U32(limits.block_threads.div_ceil(limits.subgroup.max(1)))
+            // The most are of the smallest.
+            let smallest = limits.subgroups.first().copied().unwrap_or(1);
+            U32(limits.block_threads.div_ceil(smallest.max(1)))
         }
-        name::UR_DEVICE_INFO_SUB_GROUP_SIZES_INTEL => U32(limits.subgroup),
+        name::UR_DEVICE_INFO_SUB_GROUP_SIZES_INTEL => List(limits.subgroups),
         name::UR_DEVICE_INFO_MAX_PARAMETER_SIZE => Size(limits.arguments as usize),
+        name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP if limits.registers == 0 => Unsupported,
         name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP => U32(limits.registers),
+        name::UR_DEVICE_INFO_IL_VERSION => Text(limits.intermediate_languages),
+        name::UR_DEVICE_INFO_PROGRAM_SET_SPECIALIZATION_CONSTANTS => {
+            Truth(!limits.intermediate_languages.is_empty())
+        }
         name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => U64(limits.constant_memory.into()),
         name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_LOCAL.0),
         name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(limits.shared_memory.into()),
@@ -53,8 +62,7 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'static>> {
         // The driver compiles assembly and links; a failed assertion stops the device.
         name::UR_DEVICE_INFO_COMPILER_AVAILABLE
         | name::UR_DEVICE_INFO_LINKER_AVAILABLE
-        | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT
-        | name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => Truth(true),
+        | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT => Truth(true),
         name::UR_DEVICE_INFO_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS => is_at_least(7),
         name::UR_DEVICE_INFO_ASYNC_BARRIER => is_at_least(8),
         _ => return None,
@@ -63,15 +71,16 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'static>> {
 
 fn launch_capabilities(limits: &KernelLimits) -> ur_kernel_launch_properties_flags_t {
     let when = |can, flag| if can { flag } else { 0 };
-    UR_KERNEL_LAUNCH_PROPERTIES_FLAG_WORK_GROUP_MEMORY
-        | when(
-            limits.cooperative,
-            UR_KERNEL_LAUNCH_PROPERTIES_FLAG_COOPERATIVE,
-        )
-        | when(
-            limits.clusters,
-            UR_KERNEL_LAUNCH_PROPERTIES_FLAG_CLUSTER_DIMENSION,
-        )
+    when(
+        !limits.local_arguments,
+        UR_KERNEL_LAUNCH_PROPERTIES_FLAG_WORK_GROUP_MEMORY,
+    ) | when(
+        limits.cooperative,
+        UR_KERNEL_LAUNCH_PROPERTIES_FLAG_COOPERATIVE,
+    ) | when(
+        limits.clusters,
+        UR_KERNEL_LAUNCH_PROPERTIES_FLAG_CLUSTER_DIMENSION,
+    )
 }
 
 /// Returns the answers of a device that runs no kernels.
@@ -99,9 +108,10 @@ fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
         name::UR_DEVICE_INFO_COMPILER_AVAILABLE
         | name::UR_DEVICE_INFO_LINKER_AVAILABLE
         | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT
-        | name::UR_DEVICE_INFO_USE_NATIVE_ASSERT
+        | name::UR_DEVICE_INFO_PROGRAM_SET_SPECIALIZATION_CONSTANTS
         | name::UR_DEVICE_INFO_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS
         | name::UR_DEVICE_INFO_ASYNC_BARRIER => Truth(false),
+        name::UR_DEVICE_INFO_IL_VERSION => Text(""),
         _ => return None,
     })
 }
@@ -111,11 +121,14 @@ fn any(asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_MAX_WORK_ITEM_DIMENSIONS => U32(3),
         name::UR_DEVICE_INFO_MAX_CONSTANT_ARGS => U32(8),
-        // No kernels are built in, and there is no intermediate language that they could be in.
-        name::UR_DEVICE_INFO_BUILT_IN_KERNELS | name::UR_DEVICE_INFO_IL_VERSION => Text(""),
+        name::UR_DEVICE_INFO_BUILT_IN_KERNELS => Text(""),
+        // Asked by programs without kernels too, and the same for all that run some: a failed assertion
+        // stops the process or the device.
+        name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => {
+            Truth(!description::get().program_targets.is_empty())
+        }
         name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE
         | name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS
-        | name::UR_DEVICE_INFO_PROGRAM_SET_SPECIALIZATION_CONSTANTS
         | name::UR_DEVICE_INFO_BFLOAT16
         | name::UR_DEVICE_INFO_BFLOAT16_CONVERSIONS_NATIVE
         | name::UR_DEVICE_INFO_HOST_PIPE_READ_WRITE_SUPPORT

@@ -133,6 +133,52 @@ pub(crate) fn pack(
     pack_sizes(arguments, sizes.as_deref(), offset, local)
 }
 
+/// Puts arguments together for a device whose kernels take local memory as arguments, and whose driver
+/// checks how large arguments are. `count` is the number of the kernel's parameters, if it is known.
+///
+/// # Errors
+/// `INVALID_KERNEL_ARGUMENT_INDEX` for too many, `INVALID_KERNEL_ARGS` for missing ones,
+/// `OUT_OF_RESOURCES` for more memory of a work-group than can be counted.
+pub(crate) fn pack_whole(arguments: &Arguments<'_>, count: Option<usize>) -> Result<Packed> {
+    let count = count.unwrap_or(arguments.len());
+    if arguments.len() > count {
+        return Err(wrong_index(arguments.len() - 1));
+    }
+    let (mut packed, mut local) = (KernelArguments::new(), 0_usize);
+    for index in 0..count {
+        let argument = arguments.get(index).and_then(Option::as_ref);
+        packed = match argument.ok_or_else(|| missing(index, count))? {
+            Argument::Value(value) => packed.bytes(value),
+            Argument::Address(address) => packed.address(*address),
+            Argument::Memory(range) => packed.memory(range),
+            Argument::Local(len) => {
+                local = local
+                    .checked_add(*len)
+                    .ok_or_else(|| too_much(*len, local))?;
+                packed.local(*len)
+            }
+        };
+    }
+    Ok(Packed {
+        arguments: packed,
+        local,
+    })
+}
+
+fn missing(index: usize, count: usize) -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGS,
+        format!("argument {index} of {count} is missing"),
+    )
+}
+
+fn too_much(len: usize, taken: usize) -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+        format!("no group has {len} bytes of local memory after {taken}"),
+    )
+}
+
 fn pack_sizes(
     arguments: &Arguments<'_>,
     sizes: Option<&[usize]>,
@@ -151,10 +197,7 @@ fn pack_sizes(
     };
     for index in 0..own {
         let Some(Some(argument)) = arguments.get(index) else {
-            return Err(Failure::new(
-                ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGS,
-                format!("argument {index} of {own} is missing"),
-            ));
+            return Err(missing(index, own));
         };
         let size = sizes.map(|sizes| sizes[index]);
         packed = packed.add(index, argument, size)?;
@@ -180,12 +223,7 @@ impl Packed {
                 with(arguments.memory(range))
             }
             Argument::Local(len) => {
-                let (start, end) = place(local, *len).ok_or_else(|| {
-                    Failure::new(
-                        ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
-                        format!("no group has {len} bytes of local memory after {local}"),
-                    )
-                })?;
+                let (start, end) = place(local, *len).ok_or_else(|| too_much(*len, local))?;
                 // Addresses of local memory may be shorter than others.
                 Self {
                     arguments: arguments.bytes(fitted(index, &start.to_ne_bytes(), size)?),

@@ -39,7 +39,8 @@ entry_points! {
         query(size, value, size_ret): Answer,
     ) {
         let limits = kernel.limits(device)?;
-        let sub_group = limits.device.subgroup;
+        let properties = kernel.on(device)?.plain.properties();
+        let sub_group = properties.subgroup.unwrap_or(limits.device.subgroup);
         match asked {
             sub_group_info::UR_KERNEL_SUB_GROUP_INFO_MAX_SUB_GROUP_SIZE => query.value(sub_group),
             sub_group_info::UR_KERNEL_SUB_GROUP_INFO_MAX_NUM_SUB_GROUPS => {
@@ -62,8 +63,7 @@ fn answer(kernel: &Shared<Kernel>, asked: name, query: Query<'_>) -> Result<()> 
         name::UR_KERNEL_INFO_FUNCTION_NAME => query.text(&kernel.name),
         // 0 where the driver doesn't say.
         name::UR_KERNEL_INFO_NUM_ARGS => {
-            let parameters = properties().parameters.as_ref();
-            query.value(parameters.map_or(0, Vec::len) as u32)
+            query.value(properties().parameter_count.unwrap_or(0) as u32)
         }
         name::UR_KERNEL_INFO_REFERENCE_COUNT => query.value(kernel.references()),
         name::UR_KERNEL_INFO_CONTEXT => query.value(kernel.program().context().handle()),
@@ -99,7 +99,8 @@ fn answer_group(
         }
         group_info::UR_KERNEL_GROUP_INFO_LOCAL_MEM_SIZE => query.value(properties.shared_memory),
         group_info::UR_KERNEL_GROUP_INFO_PREFERRED_WORK_GROUP_SIZE_MULTIPLE => {
-            query.value(limits.device.subgroup as usize)
+            let multiple = properties.block_multiple.unwrap_or(limits.device.subgroup);
+            query.value(multiple as usize)
         }
         group_info::UR_KERNEL_GROUP_INFO_PRIVATE_MEM_SIZE => query.value(properties.local_memory),
         group_info::UR_KERNEL_GROUP_INFO_COMPILE_MAX_WORK_GROUP_SIZE => {

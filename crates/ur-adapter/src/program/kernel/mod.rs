@@ -5,21 +5,24 @@ mod info;
 mod suggest;
 mod work_size;
 
-pub(crate) use arguments::{Arguments, Packed, pack, read as read_arguments};
+pub(crate) use arguments::{Arguments, Packed, pack, pack_whole, read as read_arguments};
 pub(crate) use work_size::{GroupLimits, read as read_sizes};
 
-use crate::abi::boundary::{Out, Text, entry_points, not_null};
+use crate::abi::boundary::{MaybeIn, Out, Text, entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
-use crate::abi::object::{Handle, Object, Ref, Shared, release, retain};
+use crate::abi::native::{of_driver, ownership};
+use crate::abi::object::{Handle, MaybeHandle, Object, Ref, Shared, release, retain};
 use crate::abi::stub::Stub;
-use crate::abi::unsupported::{IntermediateLanguages, NativeKernels};
+use crate::abi::unsupported::IntermediateLanguages;
+use crate::context::Context;
 use crate::discovery::Device;
 use crate::program::{KernelMetadata, Program, enter_with_kernels, not_built};
 use crosshandle::Error;
 use std::ffi::c_void;
 use unified_runtime_sys::{
     ur_kernel_dditable_t, ur_kernel_exec_info_properties_t, ur_kernel_exec_info_t,
-    ur_kernel_handle_t, ur_kernel_handle_t_, ur_native_handle_t, ur_result_t,
+    ur_kernel_handle_t, ur_kernel_handle_t_, ur_kernel_native_properties_t, ur_native_handle_t,
+    ur_result_t,
 };
 
 /// The suffix that compilers for SYCL append to the name of a kernel for a version of it that takes the
@@ -56,13 +59,13 @@ impl Kernel {
             return Err(not_built());
         }
         let functions = loaded.into_iter().map(|(device, program)| {
+            let device_takes_offsets = device.inner().kernels()?.offsets;
             Ok(Function {
                 device,
                 plain: program.kernel(&name)?,
-                with_offset: match program.kernel(&format!("{name}{WITH_OFFSET}")) {
-                    Ok(kernel) => Some(kernel),
-                    Err(Error::NoSymbol(_)) => None,
-                    Err(error) => return Err(error),
+                with_offset: match device_takes_offsets {
+                    true => None,
+                    false => with_offset(&program, &name)?,
                 },
             })
         });
@@ -81,6 +84,20 @@ impl Kernel {
             name,
             functions,
         })
+    }
+
+    /// Makes the kernel that stands for one of the driver's.
+    fn of_native(program: &Ref<Program>, device: &Ref<Device>, plain: crosshandle::Kernel) -> Self {
+        Self {
+            program: Ref::clone(program),
+            name: plain.name().to_owned(),
+            metadata: program.metadata(plain.name()),
+            functions: vec![Function {
+                device: Ref::clone(device),
+                plain,
+                with_offset: None,
+            }],
+        }
     }
 
     /// Returns the program that the kernel is of.
@@ -110,11 +127,10 @@ impl Kernel {
     /// As [`on`](Self::on).
     pub(crate) fn limits(&self, device: &Shared<Device>) -> Result<GroupLimits> {
         let function = self.on(device)?;
-        let limits = device.inner().info().kernels;
         Ok(GroupLimits {
-            device: limits.ok_or_else(not_built)?,
+            device: *device.inner().kernels()?,
             items: function.plain.properties().block_threads as usize,
-            metadata: self.metadata,
+            metadata: self.metadata.or_of(function.plain.properties()),
         })
     }
 
@@ -131,8 +147,44 @@ impl Kernel {
     }
 }
 
+/// Returns the version of a kernel that takes offsets, if the program has one.
+fn with_offset(
+    program: &crosshandle::Program,
+    name: &str,
+) -> Result<Option<crosshandle::Kernel>, Error> {
+    match program.kernel(&format!("{name}{WITH_OFFSET}")) {
+        Ok(kernel) => Ok(Some(kernel)),
+        Err(Error::NoSymbol(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 entry_points! {
     in enter_with_kernels;
+
+    /// The kernel is found again by its name in its program: arguments that were set are not taken over.
+    fn create_with_native_handle(
+        native: ur_native_handle_t,
+        context: Handle<Context>,
+        program: MaybeHandle<Program>,
+        properties: MaybeIn<ur_kernel_native_properties_t>,
+        created: Out<ur_kernel_handle_t>,
+    ) {
+        if native == 0 {
+            return Err(Failure::argument("this is no kernel's native handle"));
+        }
+        let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
+        let (device, inner) = context.first();
+        // SAFETY: the caller vouches for the native handle.
+        let adopted = unsafe { inner.adopt_kernel(of_driver(native), ownership(is_owned)) }?;
+        let (loaded, kernel) = adopted;
+        let program = match program {
+            Some(program) => program.to_ref(),
+            None => Shared::new(Program::of_loaded(context, device, loaded)),
+        };
+        let kernel = Kernel::of_native(&program, device, kernel);
+        created.put(Shared::hand_out(Shared::new(kernel)))
+    }
 
     fn create(program: Handle<Program>, name: Text, created: Out<ur_kernel_handle_t>) {
         let name = name.to_string_lossy().into_owned();
@@ -173,7 +225,7 @@ pub(crate) const TABLE: ur_kernel_dditable_t = ur_kernel_dditable_t {
     pfnRetain: Some(retain::<Kernel>),
     pfnRelease: Some(release::<Kernel>),
     pfnGetNativeHandle: Some(get_native_handle),
-    pfnCreateWithNativeHandle: Stub::<NativeKernels>::STUB,
+    pfnCreateWithNativeHandle: Some(create_with_native_handle),
     pfnGetSuggestedLocalWorkSize: Some(suggest::local_work_size),
     pfnGetSuggestedLocalWorkSizeWithArgs: Some(suggest::local_work_size_with_args),
     pfnSetExecInfo: Some(set_exec_info),

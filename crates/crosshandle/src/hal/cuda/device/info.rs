@@ -63,7 +63,6 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
         clock_rate: known(number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000),
         vector_width: None,
         granularity,
-        kernels: driver.has_programs().then(|| kernel_limits(number)),
         capabilities: Capabilities {
             memory_sharing: has_descriptors,
             physical_memory_sharing: has_descriptors,
@@ -94,7 +93,16 @@ fn pci_device(address: &str) -> Option<u32> {
     u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-fn kernel_limits(number: impl Fn(Attribute) -> u32) -> KernelLimits {
+/// Returns the limits of kernels; `None` if the driver has not all functions for programs.
+pub(super) fn kernel_limits(driver: &Driver, device: DeviceHandle) -> Option<KernelLimits> {
+    let number = |attribute| {
+        let value = driver.device_attribute(device, attribute).unwrap_or(0);
+        u32::try_from(value).unwrap_or(0)
+    };
+    driver.has_programs().then(|| limits_of(number))
+}
+
+fn limits_of(number: impl Fn(Attribute) -> u32) -> KernelLimits {
     let architecture = (
         number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
         number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
@@ -113,6 +121,8 @@ fn kernel_limits(number: impl Fn(Attribute) -> u32) -> KernelLimits {
             number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z),
         ],
         subgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE),
+        // That of all devices so far.
+        subgroups: &[32],
         // What a kernel gets that asks for it.
         shared_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
         registers: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK),
@@ -121,6 +131,11 @@ fn kernel_limits(number: impl Fn(Attribute) -> u32) -> KernelLimits {
         cooperative: number(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) != 0,
         // With the architecture of 9.0.
         clusters: architecture.0 >= 9,
+        local_arguments: false,
+        offsets: false,
+        block_choice: false,
+        intermediate_languages: "",
+        extensions: "",
     }
 }
 

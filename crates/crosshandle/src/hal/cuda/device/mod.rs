@@ -13,7 +13,7 @@ use super::scheduler::Scheduler;
 use crate::error::{Error, Result};
 use crate::handle::DeviceUuid;
 use crate::os::process;
-use crate::types::DeviceInfo;
+use crate::types::{DeviceInfo, KernelLimits};
 use clock::Clock;
 use context_guard::ContextGuard;
 use std::sync::{Arc, OnceLock};
@@ -46,6 +46,7 @@ pub(super) struct Gpu {
     driver: &'static Driver,
     handle: DeviceHandle,
     info: DeviceInfo,
+    kernels: Option<KernelLimits>,
     /// The device's primary context: retained when it is first needed, and never released, since
     /// other libraries in this process use it too, and making it takes a good part of a second. Or
     /// another context, which the program made.
@@ -66,6 +67,7 @@ impl Gpu {
             driver,
             handle,
             info: info::describe(driver, handle, index)?,
+            kernels: info::kernel_limits(driver, handle),
             context: OnceLock::new(),
             primary: None,
             clock: Clock::default(),
@@ -82,6 +84,7 @@ impl Gpu {
             driver: self.driver,
             handle: self.handle,
             info: self.info.clone(),
+            kernels: self.kernels,
             context: OnceLock::from(context),
             primary: Some(Arc::clone(self.primary())),
             pool: Arc::default(),
@@ -111,6 +114,11 @@ impl Gpu {
 
     pub(super) fn driver(&self) -> &'static Driver {
         self.driver
+    }
+
+    /// Returns the limits of kernels, if the driver has all functions for programs.
+    pub(super) fn kernels(&self) -> Option<&KernelLimits> {
+        self.kernels.as_ref()
     }
 
     pub(super) fn handle(&self) -> DeviceHandle {

@@ -129,6 +129,7 @@ library! {
         ctx_get_current = cuCtxGetCurrent(&mut ContextHandle);
         ctx_set_current = cuCtxSetCurrent(ContextHandle);
         ctx_get_device = cuCtxGetDevice(&mut CUdevice);
+        ctx_synchronize = cuCtxSynchronize();
         mem_get_info = cuMemGetInfo_v2(&mut usize, &mut usize);
         mem_get_allocation_granularity = cuMemGetAllocationGranularity(&mut usize, &CUmemAllocationProp, c_uint);
         mem_create = cuMemCreate(&mut CUmemGenericAllocationHandle, usize, &CUmemAllocationProp, c_ulonglong);

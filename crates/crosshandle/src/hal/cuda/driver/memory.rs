@@ -167,7 +167,8 @@ impl Driver {
     /// Unmaps memory.
     ///
     /// # Safety
-    /// Exactly what one call of [`map`](Self::map) mapped, with no use of it outstanding.
+    /// Exactly what one call of [`map`](Self::map) mapped, or several with nothing between them (measured: the
+    /// driver takes them together), with no use of it outstanding.
     pub(crate) unsafe fn unmap(&self, start: DeviceAddress, len: usize) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuMemUnmap", unsafe {

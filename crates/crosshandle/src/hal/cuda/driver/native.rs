@@ -24,6 +24,8 @@ pub(crate) struct Found {
     pub(crate) start: DeviceAddress,
     pub(crate) len: usize,
     pub(crate) device: c_int,
+    /// The driver's number of the allocation.
+    pub(crate) number: u64,
     /// The allocation is the device's memory, rather than the host's.
     pub(crate) is_device: bool,
     /// The allocation moves between device and host.
@@ -40,6 +42,11 @@ impl Driver {
         let mut device = 0;
         self.check("cuCtxGetDevice", (self.library.ctx_get_device)(&mut device))?;
         Ok(DeviceHandle(device))
+    }
+
+    /// Waits until the current context has done everything that anybody submitted.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.check("cuCtxSynchronize", (self.library.ctx_synchronize)())
     }
 
     /// Returns the context that a stream belongs to; of the default streams, the current one.
@@ -89,6 +96,7 @@ impl Driver {
             start,
             len,
             device: number(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) as c_int,
+            number: number(Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID),
             is_device: kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u64,
             is_managed: number(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED) != 0,
             has_legacy_handle: number(Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)

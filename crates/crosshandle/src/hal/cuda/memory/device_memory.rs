@@ -346,4 +346,8 @@ impl Segment for CudaSegment {
     fn release_finished(&self) {
         scheduler::tend_every_queue();
     }
+
+    fn release_soon(&self) {
+        scheduler::tend_every_queue_soon();
+    }
 }

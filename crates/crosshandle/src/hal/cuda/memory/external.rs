@@ -13,11 +13,11 @@ use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::hal::cuda::device::Gpu;
 use crate::hal::cuda::driver::{DeviceAddress, Found, LegacyHandle};
-use crate::hal::cuda::scheduler::Urgency;
+use crate::hal::cuda::scheduler::{self, Urgency};
 use crate::ipc::{Piece, PiecePart, PieceSet, PiecedMemory, Shared};
 use crate::os::{memfd, process};
 use crate::sync::Mutex;
-use crate::types::{Access, Address, SharedBytes};
+use crate::types::{Access, Address, DriverAllocation, SharedBytes};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -179,6 +179,18 @@ impl AddressSegment<PiecedMemory> {
     }
 }
 
+/// Returns the allocation of the program that an address lies in, if it is this device's.
+pub(crate) fn find(gpu: &Arc<Gpu>, address: usize) -> Result<Option<DriverAllocation>> {
+    let _current = gpu.enter()?;
+    let found = gpu.driver().look_at(address as DeviceAddress)?;
+    let own = found.filter(|found| found.device == gpu.handle().number());
+    Ok(own.map(|found| DriverAllocation {
+        address: found.start as usize,
+        len: found.len,
+        number: found.number,
+    }))
+}
+
 fn address_of(start: DeviceAddress) -> Result<Address> {
     let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
     pointer
@@ -220,6 +232,14 @@ impl<S: Shared> Segment for AddressSegment<S> {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {}
+
+    fn release_finished(&self) {
+        scheduler::tend_every_queue();
+    }
+
+    fn release_soon(&self) {
+        scheduler::tend_every_queue_soon();
+    }
 }
 
 /// Takes a reference to memory that has a descriptor. The device's context is current.

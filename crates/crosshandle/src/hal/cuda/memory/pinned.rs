@@ -149,6 +149,10 @@ impl Segment for PinnedSegment {
     fn release_finished(&self) {
         scheduler::tend_every_queue();
     }
+
+    fn release_soon(&self) {
+        scheduler::tend_every_queue_soon();
+    }
 }
 
 impl Pinner for Arc<Gpu> {

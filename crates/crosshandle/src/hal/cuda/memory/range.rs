@@ -11,12 +11,15 @@ use crate::types::{Access, Address, SharedBytes};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Addresses into which physical memory is mapped.
 pub(crate) struct CudaRange {
     reservation: Reservation,
     /// Lengths of the mappings, by offset: the driver unmaps only whole mappings.
     mapped: Mutex<BTreeMap<usize, usize>>,
+    /// All of the range has pieces, which are unmapped together.
+    is_open: AtomicBool,
 }
 
 impl CudaRange {
@@ -25,6 +28,7 @@ impl CudaRange {
         Ok(Self {
             reservation: Reservation::new(gpu, wish, len, align)?,
             mapped: Mutex::default(),
+            is_open: AtomicBool::new(false),
         })
     }
 }
@@ -89,7 +93,9 @@ impl AddressRange for CudaRange {
         let (start, len) = (self.reservation.address(0), self.reservation.len());
         let _current = gpu.enter()?;
         // SAFETY: everything there was placed, and nothing uses it yet.
-        unsafe { gpu.driver().set_access(start, len, gpu.handle(), access) }
+        unsafe { gpu.driver().set_access(start, len, gpu.handle(), access)? };
+        self.is_open.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn keeps_memory(&self) -> bool {
@@ -99,6 +105,10 @@ impl AddressRange for CudaRange {
 
     fn release_finished(&self) {
         scheduler::tend_every_queue();
+    }
+
+    fn release_soon(&self) {
+        scheduler::tend_every_queue_soon();
     }
 
     fn unmap(&self, offset: usize, len: usize) -> Result<()> {
@@ -127,6 +137,14 @@ impl AddressRange for CudaRange {
 impl Drop for CudaRange {
     fn drop(&mut self) {
         let mapped = std::mem::take(&mut *self.mapped.lock());
+        if *self.is_open.get_mut() {
+            let (start, len) = (self.reservation.address(0), self.reservation.len());
+            self.reservation.gpu().release("mapped pieces", |driver| {
+                // SAFETY: mapped like this, without gaps; as for unmapping.
+                unsafe { driver.unmap(start, len) }
+            });
+            return;
+        }
         for (offset, len) in mapped {
             self.reservation.gpu().release("a mapping", |driver| {
                 // SAFETY: mapped like this; as for unmapping.

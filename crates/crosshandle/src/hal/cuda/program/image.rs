@@ -48,6 +48,9 @@ pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Prepared<'a>> {
                 bytes: Cow::Owned(bytes),
             })
         }
+        Format::SpirV(_) => Err(Error::Unsupported(
+            "the CUDA driver takes PTX, cubin and fatbin, and no SPIR-V".into(),
+        )),
         Format::Binary(bytes) => Ok(Prepared {
             kind: kind_of(bytes)?,
             bytes: Cow::Borrowed(bytes),

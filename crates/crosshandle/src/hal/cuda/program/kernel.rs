@@ -43,10 +43,10 @@ impl CudaKernel {
         let parameters = driver.parameters(function)?;
         let parameters = parameters.map(|all| {
             let parameter = |(offset, size)| KernelParameter::new(offset, size);
-            all.into_iter().map(parameter).collect()
+            all.into_iter().map(parameter).collect::<Vec<_>>()
         });
         let shared_memory = number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-        let available = gpu.info().kernels.map_or(0, |limits| limits.shared_memory);
+        let available = gpu.kernels().map_or(0, |limits| limits.shared_memory);
         Ok(Self {
             program: Arc::clone(program),
             function,
@@ -59,7 +59,9 @@ impl CudaKernel {
                 constant_memory: number(Attribute::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES)? as usize,
                 assembly_version: version(number(Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)?),
                 binary_version: version(number(Attribute::CU_FUNC_ATTRIBUTE_BINARY_VERSION)?),
+                parameter_count: parameters.as_ref().map(Vec::len),
                 parameters,
+                ..KernelProperties::new(0)
             },
             allowed: Mutex::new(Allowed {
                 shared_memory: FREE_SHARED_MEMORY.saturating_sub(shared_memory),

@@ -30,7 +30,7 @@
 //!
 //! # States of the thread
 //! *None* → (a queue becomes busy, a call is deferred) → *idle* (2 s, then it ends) ⇄ *tending* (looks at all
-//! busy queues every 50 ms) ⇄ *feeding* (commands are pending: it offers them to their streams every
+//! busy queues every 50 ms; every 4 ms after somebody has dropped memory that a command used) ⇄ *feeding* (commands are pending: it offers them to their streams every
 //! 10 µs to 1 ms).
 //!
 //! # Which thread does what
@@ -63,7 +63,7 @@ pub(super) use deferred_call::Urgency;
 use super::driver::{self, ContextHandle};
 use super::tuning::{
     DEFERRED_SLEEP_LONGEST, DEFERRED_SLEEP_SHORTEST, PENDING_SLEEP_LONGEST, PENDING_SLEEP_SHORTEST,
-    SCHEDULER_IDLE, TEND_INTERVAL, TIMER_SLACK_NS,
+    SCHEDULER_IDLE, TEND_INTERVAL, TEND_SOON_INTERVAL, TEND_SOON_TIME, TIMER_SLACK_NS,
 };
 use crate::error::Error;
 use crate::observe::Limit;
@@ -76,7 +76,7 @@ use deferred_call::DeferredCalls;
 use rustix::thread::set_current_timer_slack;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A queue, as its scheduler looks after it. No method waits for a thread that has the queue locked.
 pub(super) trait Tended: Send + Sync {
@@ -123,6 +123,9 @@ struct SchedulerState {
     is_prompted: bool,
     /// Commands have become pending.
     is_hurried: bool,
+    /// Until when queues are looked after more often, because somebody has dropped what their commands may
+    /// have finished with.
+    tended_soon_until: Option<Instant>,
     /// Why no thread could be started for a call, until that is told without the lock.
     untold: Option<Error>,
     #[cfg(test)]
@@ -134,6 +137,19 @@ impl SchedulerState {
     fn blocked(&self) -> usize {
         let streams = self.streams.iter();
         streams.filter(|stream| stream.is_blocked()).count()
+    }
+
+    /// Returns whether queues are looked after more often.
+    fn tends_soon(&self, now: Instant) -> bool {
+        self.tended_soon_until.is_some_and(|until| now < until)
+    }
+
+    /// Returns how often queues are looked after.
+    fn tend_interval(&self, now: Instant) -> Duration {
+        match self.tends_soon(now) {
+            true => TEND_SOON_INTERVAL,
+            false => TEND_INTERVAL,
+        }
     }
 
     fn has_nothing(&self) -> bool {
@@ -180,6 +196,17 @@ pub(super) fn tend_every_queue() {
             queue.tend();
         });
     }
+}
+
+/// Looks after all queues of the process soon, and more often for a while: somebody has dropped memory
+/// that a command has used. Calls no driver.
+pub(super) fn tend_every_queue_soon() {
+    let all: Vec<_> = ALL
+        .lock()
+        .iter()
+        .filter_map(|(_, one)| one.upgrade())
+        .collect();
+    all.iter().for_each(|scheduler| scheduler.tend_soon());
 }
 
 impl Scheduler {
@@ -260,6 +287,19 @@ impl Scheduler {
             .for_each(|queue| queue.find_finished_streams());
     }
 
+    fn tend_soon(&self) {
+        let mut state = self.state();
+        // Nothing is kept without a busy queue.
+        if state.queues.is_empty() {
+            return;
+        }
+        let was_soon = state.tends_soon(Instant::now());
+        state.tended_soon_until = Some(Instant::now() + TEND_SOON_TIME);
+        if !was_soon {
+            self.prompt_thread(&mut state);
+        }
+    }
+
     fn prompt_thread(&self, state: &mut SchedulerState) {
         state.is_prompted = true;
         self.prompted.notify_one();
@@ -311,7 +351,7 @@ impl Scheduler {
                     return;
                 }
             }
-            let mut delay = TEND_INTERVAL;
+            let mut delay = state.tend_interval(Instant::now());
             if !state.calls.is_empty() {
                 delay = delay.min(deferred.delay());
             }
@@ -341,7 +381,7 @@ impl Scheduler {
                 tell(Some(untold));
                 state = self.state();
             }
-            let is_due = now - tended >= TEND_INTERVAL;
+            let is_due = now - tended >= state.tend_interval(now);
             if !is_feeding && !is_due {
                 continue;
             }

@@ -317,3 +317,42 @@ fn let_go_later(let_go: mpsc::Sender<()>) {
         let _ = let_go.send(());
     });
 }
+
+/// A queue that counts how often it is looked after.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl Tended for Counting {
+    fn tend(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn feed(&self) -> Fed {
+        Fed::default()
+    }
+
+    fn find_finished_streams(&self) {}
+}
+
+#[test]
+fn what_was_dropped_is_looked_for_soon() {
+    let scheduler = Scheduler::new();
+    let queue = Arc::new(Counting::default());
+    // Without a busy queue there is nothing to look for.
+    scheduler.tend_soon();
+    assert!(scheduler.state().tended_soon_until.is_none());
+    scheduler.watch(Arc::clone(&queue) as _);
+    let looks = || queue.0.load(Ordering::Relaxed);
+    until(|| looks() > 0);
+    // Ten of the usual looks would take ten intervals.
+    let began = Instant::now();
+    for _ in 0..10 {
+        let before = looks();
+        scheduler.tend_soon();
+        until(|| looks() > before);
+    }
+    let taken = began.elapsed();
+    assert!(taken < 7 * TEND_INTERVAL, "{taken:?}");
+    scheduler.forget(&*queue);
+}

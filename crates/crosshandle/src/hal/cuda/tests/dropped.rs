@@ -5,7 +5,7 @@ use crate::types::Ownership;
 use crate::{Command, Error, Queue};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Asks a queue when it is dropped, as the user's code may.
 struct Asks(Arc<Queue>);
@@ -68,4 +68,43 @@ fn queues_are_looked_after_while_something_is_dropped() {
     let waited = done.wait_timeout(SOON / 2);
     let_go.send(()).unwrap();
     waited.unwrap();
+}
+
+/// Memory of another process that a command has finished with is closed soon after it was dropped, though
+/// nobody calls the queue.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn what_an_importer_drops_is_closed_soon() {
+    let context = context();
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(BYTES).unwrap();
+    let handle = memory.handle().unwrap();
+    let mut times: Vec<_> = (0..21)
+        .map(|round| {
+            let (opened, done) = (
+                context.open_memory(&handle).unwrap(),
+                context.create_event(),
+            );
+            let (done, kept) = (done.unwrap(), Arc::new(()));
+            let keeping = memory.all().keeping(Arc::clone(&kept) as _);
+            queue
+                .submit(Command::fill(opened.all(), &[1]).unwrap())
+                .unwrap();
+            queue.submit(Command::fill(keeping, &[2]).unwrap()).unwrap();
+            queue.signal(&done).unwrap();
+            done.wait_timeout(SOON).unwrap();
+            // At any time between two of the usual looks.
+            std::thread::sleep(Duration::from_millis(7 * round % 50));
+            let began = Instant::now();
+            drop(opened);
+            while Arc::strong_count(&kept) > 1 {
+                assert!(began.elapsed() < SOON);
+                std::thread::yield_now();
+            }
+            began.elapsed()
+        })
+        .collect();
+    times.sort();
+    println!("closed after {:?}, at most {:?}", times[10], times[20]);
+    assert!(times[18] < Duration::from_millis(10), "{times:?}");
 }

@@ -29,6 +29,15 @@ fn memory_of_the_program_is_shared() {
     let place = unsafe { start.add(4096) };
     // SAFETY: as above.
     let legacy = unsafe { context.adopt_memory(place, BYTES).unwrap() };
+    let found = context.allocation_at(place.as_ptr()).unwrap().unwrap();
+    assert_eq!((found.address, found.len), (start.addr().get(), 4 * BYTES));
+    assert!(found.number != 0);
+    assert_eq!(
+        context
+            .allocation_at(ptr::from_ref(&context).cast())
+            .unwrap(),
+        None
+    );
     // What we allocate is made with descriptors, for who doesn't know it.
     let other = context.allocate(8 * BYTES).unwrap();
     let inside = NonNull::new(other.as_ptr()).unwrap();

@@ -8,7 +8,7 @@ use crate::hal::level_zero::ipc_handle::{self, Exported, Subject};
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::ipc::{Import, Shared};
 use crate::os::mapping::{HUGE_PAGE, page_size};
-use crate::types::{Access, Address, MemoryKind, SharedBytes};
+use crate::types::{Access, Address, DriverAllocation, MemoryKind, SharedBytes};
 use level_zero_sys::ze_external_memory_type_flags_t;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
@@ -128,6 +128,21 @@ impl LevelZeroSegment {
             });
         }
         Ok(opened)
+    }
+
+    /// Returns the program's allocation that an address lies in, if it is this device's.
+    pub(crate) fn find(
+        gpu: &Gpu,
+        context: &Arc<DriverContext>,
+        address: usize,
+    ) -> Option<DriverAllocation> {
+        let pointer = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(address))?;
+        let (start, len, device) = context.device_memory(pointer)?;
+        (device == gpu.handle()).then(|| DriverAllocation {
+            address: start.addr().get(),
+            len,
+            number: 0,
+        })
     }
 
     /// Adopts the program's allocation that an address lies in. Returns the offset of the address too.

@@ -39,7 +39,7 @@ fn kernels_say_what_they_need() {
     let kernel = fixture.kernel("saxpy");
     let properties = kernel.properties();
     eprintln!("{properties:?}");
-    eprintln!("{:?}", fixture.context.device().info().kernels);
+    eprintln!("{:?}", fixture.context.device().kernels());
     assert_eq!(kernel.name(), "saxpy");
     assert!((1..=1024).contains(&properties.block_threads) && properties.registers > 0);
     if let Some(parameters) = &properties.parameters {

@@ -1,0 +1,169 @@
+"""Benchmarks on the host: NumPy arrays, waits, the module itself."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing import shared_memory
+from typing import Any
+
+import numpy as np
+
+import crosshandle
+from harness import DEADLINE, Row, median, microseconds, other
+
+
+def import_time() -> Iterator[Row]:
+    def took(module: str) -> float:
+        script = f"import time; t = time.perf_counter_ns(); import {module}; print(time.perf_counter_ns() - t)"
+        times = []
+        for _ in range(15):
+            said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+            times.append(int(said.stdout) / 1e3)
+        return statistics.median(times)
+
+    yield Row("import of the module", took("crosshandle"), took("numpy"), "import numpy", "≤ 30 ms")
+
+
+held: list[Any] = []
+
+
+def open_ours(datas: list[bytes]) -> list[float]:
+    times = []
+    for data in datas:
+        began = time.perf_counter_ns()
+        array = crosshandle.open(data).numpy()
+        array[0]
+        times.append((time.perf_counter_ns() - began) / 1e3)
+        held.append(array)
+    return times
+
+
+def open_again(data: bytes) -> float:
+    return median(lambda: crosshandle.open(data), 2000, 100)
+
+
+def open_array_again(data: bytes) -> float:
+    return median(lambda: crosshandle.open(data).numpy(), 2000, 100)
+
+
+def open_shared_memory(names: list[str]) -> list[float]:
+    times = []
+    for name in names:
+        began = time.perf_counter_ns()
+        memory = shared_memory.SharedMemory(name=name, **({"track": False} if sys.version_info >= (3, 13) else {}))
+        array: Any = np.ndarray((1 << 18,), "float64", memory.buf)
+        array[0]
+        times.append((time.perf_counter_ns() - began) / 1e3)
+        held.append((memory, array))
+    return times
+
+
+def opening() -> Iterator[Row]:
+    functions = {
+        "ours": open_ours, "again": open_again, "array": open_array_again, "peer": open_shared_memory,
+    }  # fmt: skip
+    own_segments = crosshandle.Context(pooling=False)
+    with other(functions) as process:
+        arrays = [own_segments.empty(1 << 18, "float64") for _ in range(100)]
+        bundles = [crosshandle.share(array) for array in arrays]
+        memories = [shared_memory.SharedMemory(create=True, size=8 << 18) for _ in range(100)]
+        try:
+            first = process.call("ours", [bytes(bundle) for bundle in bundles])
+            peer = process.call("peer", [memory.name for memory in memories])
+        finally:
+            for memory in memories:
+                memory.close()
+                memory.unlink()
+        name = "multiprocessing.shared_memory"
+        yield Row("first array of a process, opened (attaches)", first[0])
+        yield Row("NumPy array of 2 MiB, opened first", statistics.median(first[1:]), statistics.median(peer), name)
+        again = process.call("again", bytes(bundles[0]))
+        yield Row("the same bundle opened again", again, statistics.median(peer), name, "≤ 2 µs")
+        array = process.call("array", bytes(bundles[0]))
+        yield Row("the same, as a NumPy array", array, statistics.median(peer), name)
+
+
+def take(queues: Any, count: int) -> None:
+    queue, back = queues
+    for _ in range(count):
+        value = queue.get(timeout=DEADLINE)
+        array = value if isinstance(value, np.ndarray) else value.numpy()
+        back.put(float(array[-1]))
+
+
+def queues() -> Iterator[Row]:
+    context = multiprocessing.get_context("spawn")
+    queue, back = context.Queue(), context.Queue()
+    rounds = 10
+    array = crosshandle.alloc_empty(100 << 17, "float64")
+    array.numpy()[:] = 1
+    plain = np.ones(100 << 17)
+
+    def there_and_back(value: Any) -> float:
+        def once() -> None:
+            queue.put(value)
+            assert back.get(timeout=DEADLINE) == 1
+
+        return median(once, rounds)
+
+    with other({"take": take}, context, (queue, back)) as process:
+        process.ask("take", 2 * rounds + 2)
+        there_and_back_first = microseconds(lambda: (queue.put(array), back.get(timeout=DEADLINE)))
+        queue.put(plain)
+        back.get(timeout=DEADLINE)
+        ours, peer = there_and_back(array), there_and_back(plain)
+        process.answer()
+    yield Row("100 MiB array through a Queue, first", there_and_back_first, peer, "Queue of the array")
+    yield Row("100 MiB array through a Queue", ours, peer, "Queue of the array", "≤ 1/20")
+
+
+def echo(ask: bytes, answer: bytes, first: int, count: int) -> None:
+    asked, answered = crosshandle.open(ask), crosshandle.open(answer)
+    for number in range(first, first + count):
+        asked.wait_value(number, DEADLINE)
+        answered.signal()
+
+
+def waits() -> Iterator[Row]:
+    context = crosshandle.default_context()
+    ask, answer = context.event(), context.event()
+    rounds = 5000
+    with other({"echo": echo}) as process:
+
+        def blocking() -> float:
+            process.ask("echo", bytes(ask.handle()), bytes(answer.handle()), ask.submitted + 1, rounds)
+
+            def once() -> None:
+                number = ask.signal()
+                answer.wait_value(number, DEADLINE)
+
+            took = median(once, rounds)
+            process.answer()
+            return took
+
+        async def awaited() -> float:
+            process.ask("echo", bytes(ask.handle()), bytes(answer.handle()), ask.submitted + 1, rounds)
+            times = []
+            for _ in range(rounds):
+                began = time.perf_counter_ns()
+                number = ask.signal()
+                await answer.reached(number)
+                times.append((time.perf_counter_ns() - began) / 1e3)
+            process.answer()
+            return statistics.median(times)
+
+        wait = blocking()
+        awaiting = asyncio.run(awaited())
+        event = multiprocessing.get_context("spawn").Event()
+        yield Row("event to another process and back, blocking waits", wait)
+        yield Row("the same, awaited in asyncio here", awaiting, wait, "blocking wait", "≤ 2.2 ×")
+        yield Row("signal, nobody waits", median(ask.signal, 5000), median(event.set, 5000), "multiprocessing.Event.set")
+
+
+ROWS = [import_time, opening, queues, waits]

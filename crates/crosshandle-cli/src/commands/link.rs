@@ -1,0 +1,185 @@
+//! `crosshandle link`: objects of other hosts.
+
+use crate::failure::{Cause, ErrorContext as _, Failure, Result};
+use crate::input::handle_text;
+use crate::output;
+use crate::settings::Settings;
+use crate::tuning::FILE_CHUNK_BYTES;
+use crate::units::parse_duration;
+use crosshandle::{Context, Device};
+use crosshandle_link::{Data, Error, Identity, Link, LinkOptions, Listener, Token};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A subcommand of `crosshandle link`.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Make a token, which both sides of a link need, in a new file
+    Token {
+        /// The file, which nobody else can read
+        file: PathBuf,
+    },
+    /// Give other hosts what the processes of this host and user share, to whoever has the handles
+    Listen {
+        /// The address to listen at, as in 192.0.2.1:7417
+        address: String,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Write the bytes of another host's memory to standard output
+    Read {
+        /// The address at which the other host listens
+        address: String,
+        /// Handle of the memory, or `-` for the first line of standard input
+        handle: String,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Signal another host's event, and print the signal's number
+    Signal {
+        /// The address at which the other host listens
+        address: String,
+        /// Handle of the event, or `-` for the first line of standard input
+        handle: String,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Wait for a signal of another host's event
+    Wait {
+        /// The address at which the other host listens
+        address: String,
+        /// Handle of the event, or `-` for the first line of standard input
+        handle: String,
+        /// The signal's number, which may be yet to come
+        value: u64,
+        /// How long to wait, as in 5s or 250ms [default: for ever]
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        timeout: Option<Duration>,
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The file with the token
+    #[arg(long, value_name = "FILE")]
+    token: PathBuf,
+    /// Move memory by UCX, over this network interface alone, instead of over TLS
+    #[arg(long, value_name = "INTERFACE")]
+    ucx: Option<String>,
+    /// How long nothing may be heard from the other side before the link ends
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    keep_alive: Duration,
+}
+
+impl Options {
+    fn to_link(&self) -> Result<LinkOptions> {
+        let token = Token::from_file(&self.token).map_err(failed)?;
+        let options = LinkOptions::new(Identity::Token(token)).keep_alive(self.keep_alive);
+        Ok(match &self.ucx {
+            Some(interface) => options.interface(interface),
+            None => options.data(Data::Tls),
+        })
+    }
+
+    fn connect(&self, address: &str, settings: &Settings) -> Result<Link> {
+        let context = host(settings)?;
+        Link::connect(address, &context, &self.to_link()?).map_err(failed)
+    }
+}
+
+fn failed(error: Error) -> Failure {
+    let cause = match () {
+        () if error.is_peer_dead() => Cause::PeerDied,
+        () if error.is_timeout() => Cause::TimedOut,
+        () => Cause::Error,
+    };
+    Failure::new(cause, error.to_string())
+}
+
+fn host(settings: &Settings) -> Result<Context> {
+    let device = Device::find("host")?;
+    Ok(Context::with_options(&device, settings.context_options())?)
+}
+
+pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
+    match command {
+        Command::Token { file } => new_token(file),
+        Command::Listen { address, options } => listen(address, options, settings),
+        Command::Read {
+            address,
+            handle,
+            options,
+        } => {
+            let handle = handle_text(handle)?.parse()?;
+            let link = options.connect(address, settings)?;
+            let memory = link.open_memory_read_only(&handle).map_err(failed)?;
+            let mut output = io::stdout().lock();
+            let mut bytes = vec![0; FILE_CHUNK_BYTES.min(memory.len())];
+            for offset in (0..memory.len()).step_by(bytes.len().max(1)) {
+                let len = bytes.len().min(memory.len() - offset);
+                memory.read(offset, &mut bytes[..len]).map_err(failed)?;
+                output
+                    .write_all(&bytes[..len])
+                    .map_err(|error| Failure::output(&error))?;
+            }
+            output.flush().map_err(|error| Failure::output(&error))
+        }
+        Command::Signal {
+            address,
+            handle,
+            options,
+        } => {
+            let handle = handle_text(handle)?.parse()?;
+            let link = options.connect(address, settings)?;
+            let event = link.open_event(&handle).map_err(failed)?;
+            output::line(event.signal().map_err(failed)?)
+        }
+        Command::Wait {
+            address,
+            handle,
+            value,
+            timeout,
+            options,
+        } => {
+            let handle = handle_text(handle)?.parse()?;
+            let link = options.connect(address, settings)?;
+            let event = link.open_event(&handle).map_err(failed)?;
+            match timeout {
+                None => event.mirror().wait_value(*value),
+                Some(timeout) => event.mirror().wait_value_timeout(*value, *timeout),
+            }
+            .map_err(Failure::from)
+            .context(format_args!("waiting for signal {value}"))
+        }
+    }
+}
+
+fn new_token(path: &Path) -> Result<()> {
+    let token = Token::generate().map_err(failed)?;
+    let doing = format_args!("making {}", path.display()).to_string();
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .context(&doing)?;
+    writeln!(file, "{}", token.to_text()).context(&doing)
+}
+
+fn listen(address: &str, options: &Options, settings: &Settings) -> Result<()> {
+    let context = host(settings)?;
+    let listener = Listener::bind(address, &context, &options.to_link()?).map_err(failed)?;
+    output::line(listener.local_address())?;
+    let mut links: Vec<Link> = Vec::new();
+    loop {
+        let link = listener.accept(None).map_err(failed)?;
+        settings.log(format_args!("{} has linked", link.peer()));
+        links.retain(|link| link.ended().is_none());
+        links.push(link);
+    }
+}

@@ -1,0 +1,56 @@
+//! `link`: two socket directories stand for two hosts.
+
+use crate::common::{Sandbox, contents, text};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn memory_and_events_are_reached_from_another_host() {
+    let (owner, user) = (Sandbox::new(), Sandbox::new());
+    let token = owner.path("token");
+    owner.run(["link", "token", text(&token)]).expect(0);
+    owner.run(["link", "token", text(&token)]).expect(1);
+    let all = contents((3 << 20) + 5);
+    let file = owner.file("data", &all);
+    let (_holder, memory) = owner.hold(["share", text(&file)]);
+    let (_creator, event) = owner.hold(["event", "new"]);
+    // Its exporter is not to be found here.
+    user.run(["read", &memory]).expect(4);
+    let (_listener, address) =
+        owner.hold(["link", "listen", "127.0.0.1:0", "--token", text(&token)]);
+    let token = ["--token", text(&token)];
+
+    let read = [&["link", "read", &address, &memory], &token[..]].concat();
+    assert!(user.run(read).expect(0).stdout == all);
+    let waits = ["link", "wait", &address, &event, "2", "--timeout", "20s"];
+    let waiter = user.start([&waits, &token[..]].concat());
+    for number in ["1\n", "2\n"] {
+        let signal = [&["link", "signal", &address, &event], &token[..]].concat();
+        assert_eq!(user.run(signal).expect(0).text(), number);
+    }
+    waiter.finish().expect(0);
+    let waits = ["link", "wait", &address, &event, "3", "--timeout", "100ms"];
+    user.run([&waits, &token[..]].concat()).expect(3);
+}
+
+#[test]
+fn tokens_that_others_can_read_or_that_differ_are_refused() {
+    let sandbox = Sandbox::new();
+    let (one, other) = (sandbox.path("one"), sandbox.path("other"));
+    for token in [&one, &other] {
+        sandbox.run(["link", "token", text(token)]).expect(0);
+    }
+    let (_listener, address) =
+        sandbox.hold(["link", "listen", "127.0.0.1:0", "--token", text(&one)]);
+    let file = sandbox.file("data", &contents(10));
+    let (_holder, memory) = sandbox.hold(["share", text(&file)]);
+    let read = |token| {
+        let arguments = ["link", "read", &address, &memory, "--token", token];
+        sandbox.run(arguments)
+    };
+    read(text(&one)).expect(0);
+    let refused = read(text(&other)).expect(1);
+    assert!(refused.stdout.is_empty());
+    fs::set_permissions(&one, fs::Permissions::from_mode(0o640)).unwrap();
+    read(text(&one)).expect(1);
+}

@@ -1,0 +1,99 @@
+//! Shares an array and an event with another host. `two_hosts.sh`, beside this file, runs both halves in two
+//! network namespaces.
+//!
+//! ```text
+//! two_hosts token FILE                                  makes a token in a new file
+//! two_hosts owner ADDRESS FILE INTERFACE                has the array; prints its address and two handles
+//! two_hosts user ADDRESS FILE INTERFACE MEMORY EVENT    changes the array and signals
+//! ```
+//!
+//! Without UCX, or with `tls` for INTERFACE, the bytes travel over TLS.
+
+use crosshandle::{Context, Device};
+use crosshandle_link::{Data, Identity, Link, LinkOptions, Listener, Token};
+use std::error::Error;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+const ELEMENTS: usize = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn options(file: &str, interface: &str) -> Result<LinkOptions, Box<dyn Error>> {
+    let options = LinkOptions::new(Identity::Token(Token::from_file(file)?));
+    if interface == "tls" {
+        return Ok(options.data(Data::Tls));
+    }
+    match crosshandle_link::ucx() {
+        Ok(_) => Ok(options.interface(interface)),
+        Err(error) => {
+            eprintln!("{error}; the bytes travel over TLS");
+            Ok(options.data(Data::Tls))
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let context = Context::new(&Device::find("host")?)?;
+    match words[..] {
+        ["token", file] => {
+            let mut options = std::fs::OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(file)?;
+            writeln!(file, "{}", Token::generate()?.to_text())?;
+        }
+        ["owner", address, file, interface] => {
+            let array = context.allocate_buffer_from(&[1.0f32; ELEMENTS])?;
+            let ready = context.create_event()?;
+            let listener = Listener::bind(address, &context, &options(file, interface)?)?;
+            println!(
+                "{} {} {}",
+                listener.local_address(),
+                array.handle()?,
+                ready.handle()?
+            );
+            let link = listener.accept(Some(LIMIT))?;
+            ready.wait_value_timeout(1, LIMIT)?;
+            let mut elements = vec![0.0; ELEMENTS];
+            array.read(0, &mut elements)?;
+            let sum: f64 = elements.iter().copied().map(f64::from).sum();
+            println!(
+                "owner: {} has signalled; the array's sum is {sum}",
+                link.peer()
+            );
+            ready.signal()?;
+            // Until the other side has seen it and closes the link.
+            let start = Instant::now();
+            while link.ended().is_none() && start.elapsed() < LIMIT {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        ["user", address, file, interface, memory, event] => {
+            let memory = memory.parse()?;
+            if let Err(error) = context.open_memory(&memory) {
+                println!("user: without a link: {error}");
+            }
+            let link = Link::connect(address, &context, &options(file, interface)?)?;
+            let (array, ready) = (
+                link.open_memory(&memory)?,
+                link.open_event(&event.parse()?)?,
+            );
+            // Every second element, written by a command of a queue as any copy is.
+            let doubled = context.allocate_buffer_from(&[2.0f32; ELEMENTS / 2])?;
+            let queue = context.create_queue()?;
+            let half = array.range(..array.len() / 2)?;
+            queue.submit(half.copy_from(doubled.all())?)?;
+            queue.submit(ready.signal_command())?;
+            queue.finish()?;
+            ready.mirror().wait_value_timeout(2, LIMIT)?;
+            println!("user: {} has seen it", link.peer());
+        }
+        _ => return Err("see the top of this file for what it takes".into()),
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! A TLS connection over a socket that never blocks: what is to be sent, and frames of what has come.
+
+use super::message::Message;
+use rustls::Connection;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Bytes that are taken from the socket before the messages in them are handled.
+const MAX_INPUT: usize = 1 << 20;
+
+/// An authenticated connection.
+pub(crate) struct Channel {
+    socket: TcpStream,
+    tls: Connection,
+    /// What is to be sent, from `sent` on.
+    output: Vec<u8>,
+    sent: usize,
+    /// What has come, from `taken` on.
+    input: Vec<u8>,
+    taken: usize,
+}
+
+impl Channel {
+    /// Makes a channel of a connection that has shaken hands.
+    pub(crate) fn new(socket: TcpStream, mut tls: Connection) -> std::io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        tls.set_buffer_limit(Some(256 << 10));
+        Ok(Self {
+            socket,
+            tls,
+            output: Vec::new(),
+            sent: 0,
+            input: Vec::new(),
+            taken: 0,
+        })
+    }
+
+    /// Adds a frame to what is to be sent.
+    pub(crate) fn queue(&mut self, frame: &[u8]) {
+        self.output.extend_from_slice(frame);
+    }
+
+    /// Sends what the socket takes. Returns whether something is left.
+    pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
+        loop {
+            if self.sent < self.output.len() {
+                self.sent += self.tls.writer().write(&self.output[self.sent..])?;
+            }
+            if self.sent == self.output.len() {
+                self.output.clear();
+                self.sent = 0;
+            }
+            if !self.tls.wants_write() {
+                return Ok(false);
+            }
+            match self.tls.write_tls(&mut self.socket) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Returns whether something waits for the socket.
+    pub(crate) fn wants_write(&self) -> bool {
+        self.tls.wants_write() || self.sent < self.output.len()
+    }
+
+    /// Takes what has come. Returns whether anything has, and whether the other side has hung up.
+    pub(crate) fn fill(&mut self) -> std::io::Result<(bool, bool)> {
+        self.input.drain(..std::mem::take(&mut self.taken));
+        let before = self.input.len();
+        let mut is_over = false;
+        while self.input.len() < MAX_INPUT {
+            match self.tls.read_tls(&mut self.socket) {
+                Ok(0) => is_over = true,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            let state = self
+                .tls
+                .process_new_packets()
+                .map_err(std::io::Error::other)?;
+            let start = self.input.len();
+            self.input
+                .resize(start + state.plaintext_bytes_to_read(), 0);
+            self.tls.reader().read_exact(&mut self.input[start..])?;
+            if is_over {
+                break;
+            }
+        }
+        Ok((self.input.len() > before, is_over))
+    }
+
+    /// Takes the next frame out of what has come, without its length.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Vec<u8>>, &'static str> {
+        let rest = &self.input[self.taken..];
+        let Some(len) = Message::frame_len(rest)? else {
+            return Ok(None);
+        };
+        let Some(frame) = rest.get(super::message::PREFIX..len) else {
+            return Ok(None);
+        };
+        let frame = frame.to_vec();
+        self.taken += len;
+        Ok(Some(frame))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,167 @@
+//! The beginning of a connection: TLS, then the greetings. Blocks, until a deadline whatever the other side
+//! sends.
+
+use super::channel::Channel;
+use super::identity::Tls;
+use super::message::{HELLO_SIZE, Hello};
+use crate::error::{Error, Result};
+use rustls::{ClientConnection, Connection, ServerConnection};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A socket whose reads and writes together end at a deadline.
+struct Limited<'a> {
+    socket: &'a TcpStream,
+    deadline: Instant,
+}
+
+impl Limited<'_> {
+    fn left(&self) -> std::io::Result<Duration> {
+        match self.deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(ErrorKind::TimedOut.into()),
+            left => Ok(left),
+        }
+    }
+}
+
+impl Read for Limited<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.socket.set_read_timeout(Some(self.left()?))?;
+        self.socket.read(into)
+    }
+}
+
+impl Write for Limited<'_> {
+    fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
+        self.socket.set_write_timeout(Some(self.left()?))?;
+        self.socket.write(from)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A connection whose other side has shown who it is and has greeted.
+pub(crate) struct Greeted {
+    socket: TcpStream,
+    tls: Connection,
+    deadline: Instant,
+    peer: Arc<str>,
+    pub(crate) hello: Hello,
+}
+
+/// Connects as the side that dials: greets first and returns the answer.
+pub(crate) fn dial(
+    socket: TcpStream,
+    peer: &Arc<str>,
+    tls: &Tls,
+    hello: &Hello,
+    deadline: Instant,
+) -> Result<Greeted> {
+    let connection = ClientConnection::new(Arc::clone(&tls.client), tls.name.clone())
+        .map_err(|error| not_admitted(peer, &error))?;
+    let mut greeted = Greeted {
+        socket,
+        tls: connection.into(),
+        deadline,
+        peer: Arc::clone(peer),
+        hello: *hello,
+    };
+    greeted.send(hello)?;
+    greeted.hello = greeted.receive()?;
+    Ok(greeted)
+}
+
+/// Connects as the side that listens: the other side's greeting is here, and the caller answers it.
+pub(crate) fn accept(
+    socket: TcpStream,
+    peer: &Arc<str>,
+    tls: &Tls,
+    deadline: Instant,
+) -> Result<Greeted> {
+    let connection = ServerConnection::new(Arc::clone(&tls.server))
+        .map_err(|error| not_admitted(peer, &error))?;
+    let mut greeted = Greeted {
+        socket,
+        tls: connection.into(),
+        deadline,
+        peer: Arc::clone(peer),
+        hello: Hello {
+            session: [0; 16],
+            received: 0,
+            host: 0,
+            keep_alive_ms: 0,
+            data: 0,
+            refusal: 0,
+        },
+    };
+    greeted.hello = greeted.receive()?;
+    Ok(greeted)
+}
+
+impl Greeted {
+    pub(crate) fn send(&mut self, hello: &Hello) -> Result<()> {
+        self.try_send(hello)
+            .map_err(|error| not_admitted(&self.peer, &error))
+    }
+
+    fn try_send(&mut self, hello: &Hello) -> std::io::Result<()> {
+        self.tls.writer().write_all(&hello.encode())?;
+        while self.tls.is_handshaking() || self.tls.wants_write() {
+            self.exchange()?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Hello> {
+        let bytes = self
+            .try_receive()
+            .map_err(|error| not_admitted(&self.peer, &error))?;
+        Hello::decode(&bytes).map_err(|why| not_admitted(&self.peer, &why))
+    }
+
+    fn try_receive(&mut self) -> std::io::Result<[u8; HELLO_SIZE]> {
+        let mut bytes = [0; HELLO_SIZE];
+        let mut len = 0;
+        while len < HELLO_SIZE {
+            match self.tls.reader().read(&mut bytes[len..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => len += read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.exchange()?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Sends and receives what TLS needs.
+    fn exchange(&mut self) -> std::io::Result<()> {
+        let mut limited = Limited {
+            socket: &self.socket,
+            deadline: self.deadline,
+        };
+        match self.tls.complete_io(&mut limited) {
+            Ok((0, 0)) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                // A socket with a time limit.
+                ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    pub(crate) fn into_channel(self) -> Result<Channel> {
+        Channel::new(self.socket, self.tls).map_err(Error::os("preparing a connection"))
+    }
+}
+
+pub(crate) fn not_admitted(peer: &Arc<str>, why: &dyn std::fmt::Display) -> Error {
+    Error::NotAdmitted {
+        peer: Arc::clone(peer),
+        why: why.to_string().into(),
+    }
+}

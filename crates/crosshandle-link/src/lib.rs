@@ -1,0 +1,71 @@
+//! Crosshandle between hosts: handles that were made on another machine.
+//!
+//! Within a host memory and events are shared; between hosts memory can only be *reached*. A [`Link`]
+//! connects two hosts. Over it a process opens the other host's handles: memory as a [`RemoteMemory`], which
+//! is read, written and copied to and from, and events as a [`RemoteEvent`], whose mirror is waited for as
+//! any event is. The bytes travel by UCX, which is loaded at run time, or over TLS.
+//!
+//! ```no_run
+//! use crosshandle::{Context, Device};
+//! use crosshandle_link::{Identity, Link, LinkOptions, Listener, Token};
+//!
+//! # fn owner(token: Token) -> Result<(), Box<dyn std::error::Error>> {
+//! // The host that has the objects.
+//! let context = Context::new(&Device::find("host")?)?;
+//! let memory = context.allocate(1 << 20)?;
+//! let ready = context.create_event()?;
+//! println!("{} {}", memory.handle()?, ready.handle()?);
+//! let options = LinkOptions::new(Identity::Token(token)).interface("eth0");
+//! let listener = Listener::bind("192.0.2.1:7417", &context, &options)?;
+//! let link = listener.accept(None)?;
+//! ready.wait_value(1)?;
+//! # drop(link);
+//! # Ok(())
+//! # }
+//!
+//! # fn user(token: Token, memory: &str, ready: &str) -> Result<(), Box<dyn std::error::Error>> {
+//! // The other host, given the same token and the two words.
+//! let context = Context::new(&Device::find("host")?)?;
+//! let options = LinkOptions::new(Identity::Token(token)).interface("eth0");
+//! let link = Link::connect("192.0.2.1:7417", &context, &options)?;
+//! let memory = link.open_memory(&memory.parse()?)?;
+//! let ready = link.open_event(&ready.parse()?)?;
+//! memory.write(0, b"hello")?;
+//! // Whoever sees the signal sees the bytes.
+//! ready.signal()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `docs/hosts.md` has the protocol, what a link protects from whom, and figures.
+
+#![deny(unsafe_code)]
+
+#[doc(hidden)]
+pub mod control;
+mod error;
+mod event;
+#[allow(unsafe_code)]
+mod link;
+#[allow(unsafe_code)]
+mod memory;
+mod options;
+mod tuning;
+#[allow(unsafe_code)]
+mod ucx;
+
+/// UCX as a link uses it, for the benchmark's comparison with UCX alone: not part of the interface that
+/// programs may rely on.
+#[doc(hidden)]
+pub mod bare {
+    pub use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
+}
+
+pub use control::identity::{Certificates, Identity, Token};
+pub use error::{Error, Result};
+pub use event::{PendingSignal, RemoteEvent};
+pub use link::Link;
+pub use link::listener::Listener;
+pub use memory::RemoteMemory;
+pub use options::{Data, LinkOptions};
+pub use ucx::{UCX_VARIABLE, UcxInfo, ucx};

@@ -1,0 +1,254 @@
+//! The side that listens: shakes hands with whoever connects, makes links of those who may, and brings
+//! sessions and their new connections together.
+
+use super::session::Session;
+use super::{Link, begin, data_path, thread, tls};
+use crate::control::handshake::{self, Greeted};
+use crate::control::identity::Tls;
+use crate::control::message::{Hello, SessionId, refusal};
+use crate::error::{Error, Result};
+use crate::options::LinkOptions;
+use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_HANDSHAKES, MAX_UNACCEPTED};
+use crosshandle::Context;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Listens for other hosts that want to link.
+///
+/// Dropping it ends the listening: links that were accepted go on, but their lost connections cannot be
+/// replaced any more.
+pub struct Listener {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+struct Shared {
+    context: Context,
+    options: LinkOptions,
+    tls: Tls,
+    state: Mutex<State>,
+    /// Notified when a link waits to be accepted.
+    changed: Condvar,
+    is_closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    sessions: HashMap<SessionId, Weak<Session>>,
+    unaccepted: VecDeque<Link>,
+    /// Copies of the sockets that are shaking hands, the oldest first.
+    handshakes: VecDeque<(u64, TcpStream)>,
+    next_handshake: u64,
+}
+
+impl Listener {
+    /// Listens at an address: `host:port`, or port 0 for any.
+    ///
+    /// `context` opens what the other sides ask for, and has the mirrors of their events.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the address cannot be listened at; [`Error::Identity`]; [`Error::NoUcx`].
+    pub fn bind(
+        address: impl ToSocketAddrs,
+        context: &Context,
+        options: &LinkOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        let tls = tls(options)?;
+        // Whoever listens without what memory is to move by would refuse all who come.
+        drop(data_path(options)?);
+        let socket = TcpListener::bind(address).map_err(Error::os("listening for links"))?;
+        let address = socket
+            .local_addr()
+            .map_err(Error::os("listening for links"))?;
+        let shared = Arc::new(Shared {
+            context: context.clone(),
+            options: options.clone(),
+            tls,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            is_closed: AtomicBool::new(false),
+        });
+        let accepts = Arc::clone(&shared);
+        thread::start("xhl-accept", move || accepts.accept_all(&socket))?;
+        Ok(Self { shared, address })
+    }
+
+    /// Returns the address at which it listens.
+    pub fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits for the next host that links, for at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`].
+    pub fn accept(&self, timeout: Option<Duration>) -> Result<Link> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.shared.state();
+        loop {
+            if let Some(link) = state.unaccepted.pop_front() {
+                return Ok(link);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            state = match left {
+                Some(Duration::ZERO) => return Err(Error::TimedOut("waiting for a link")),
+                Some(left) => {
+                    let waited = self.shared.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = self.shared.changed.wait(state);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.shared.is_closed.store(true, Ordering::Release);
+        let unaccepted = std::mem::take(&mut self.shared.state().unaccepted);
+        drop(unaccepted);
+        // Ends the thread's accept. A listener at all addresses answers at this host's own.
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        drop(TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT));
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept_all(self: &Arc<Self>, listener: &TcpListener) {
+        loop {
+            let accepted = listener.accept();
+            if self.is_closed.load(Ordering::Acquire) {
+                return;
+            }
+            match accepted {
+                Ok((socket, peer)) => self.begin_handshake(socket, peer),
+                // Out of descriptors, as a rule: others will be closed.
+                Err(_) => std::thread::sleep(crate::tuning::REDIAL_INTERVAL),
+            }
+        }
+    }
+
+    /// Shakes hands on a thread of its own. Strangers that say nothing cannot keep others out: the oldest
+    /// handshake ends when there are too many.
+    fn begin_handshake(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
+        let Ok(copy) = socket.try_clone() else { return };
+        let number = {
+            let mut state = self.state();
+            if state.handshakes.len() >= MAX_HANDSHAKES
+                && let Some((_, oldest)) = state.handshakes.pop_front()
+            {
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+            let number = state.next_handshake;
+            state.next_handshake += 1;
+            state.handshakes.push_back((number, copy));
+            number
+        };
+        let shared = Arc::clone(self);
+        let started = thread::start("xhl-greet", move || {
+            let peer: Arc<str> = peer.to_string().into();
+            let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+            let greeted = handshake::accept(socket, &peer, &shared.tls, deadline);
+            shared.end_handshake(number);
+            if let Ok(greeted) = greeted {
+                // Who was refused knows why.
+                let _ = shared.greet(peer, greeted);
+            }
+        });
+        if started.is_err() {
+            self.end_handshake(number);
+        }
+    }
+
+    fn end_handshake(&self, number: u64) {
+        let mut state = self.state();
+        state.handshakes.retain(|(other, _)| *other != number);
+    }
+
+    /// Answers a greeting.
+    fn greet(&self, peer: Arc<str>, mut greeted: Greeted) -> Result<()> {
+        let theirs = greeted.hello;
+        let ours = Hello {
+            session: theirs.session,
+            received: 0,
+            host: crosshandle::host_identity(),
+            keep_alive_ms: self.options.keep_alive.as_millis() as u32,
+            data: (self.options.data == crate::Data::Ucx).into(),
+            refusal: 0,
+        };
+        let refuse = |mut greeted: Greeted, reason| {
+            greeted.send(&Hello {
+                refusal: reason,
+                ..ours
+            })
+        };
+        if theirs.session != [0; 16] {
+            let session = self.state().sessions.get(&theirs.session).cloned();
+            let Some(session) = session.and_then(|session| session.upgrade()) else {
+                return refuse(greeted, refusal::NO_SESSION);
+            };
+            if session.has_ended.load(Ordering::Acquire) {
+                return refuse(greeted, refusal::NO_SESSION);
+            }
+            let answer = |hello: &Hello| {
+                greeted.send(hello)?;
+                Ok(greeted)
+            };
+            return session.resume(answer, &ours);
+        }
+        if theirs.data != ours.data {
+            return refuse(greeted, refusal::OTHER_DATA);
+        }
+        if self.state().unaccepted.len() >= MAX_UNACCEPTED {
+            return refuse(greeted, refusal::BUSY);
+        }
+        let data = data_path(&self.options)?;
+        let mut id = SessionId::default();
+        getrandom::fill(&mut id).map_err(|error| {
+            Error::os("numbering a link")(std::io::Error::other(error.to_string()))
+        })?;
+        greeted.hello.session = id;
+        greeted.send(&Hello {
+            session: id,
+            ..ours
+        })?;
+        let session = begin(peer, &self.context, &self.options, data, None, greeted)?;
+        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+        self.state().sessions.insert(id, Arc::downgrade(&session));
+        let link = Link::of(Arc::clone(&session));
+        session.wait_for_data_endpoint(deadline)?;
+        let mut state = self.state();
+        state
+            .sessions
+            .retain(|_, session| session.strong_count() > 0);
+        state.unaccepted.push_back(link);
+        self.changed.notify_one();
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! A link between two hosts.
+
+pub(crate) mod data;
+pub(crate) mod listener;
+pub(crate) mod serve;
+pub(crate) mod session;
+#[cfg(test)]
+mod tests;
+pub(crate) mod thread;
+
+use crate::control::handshake::{self, Greeted};
+use crate::control::identity::Tls;
+use crate::control::message::{Hello, Message};
+use crate::error::{Error, Result};
+use crate::event::RemoteEvent;
+use crate::memory::RemoteMemory;
+use crate::options::{Data, LinkOptions};
+use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_OPENING, MIN_KEEP_ALIVE};
+use crosshandle::{Context, EventHandle, MemoryHandle};
+use data::DataPath;
+use session::{Dial, Session, Start};
+use std::fmt;
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+/// A link to another host: opens handles that were made there.
+///
+/// Cheap to clone; any thread may use it. The link ends when the last clone and all that was opened over it
+/// are dropped, when [`close`](Self::close) is called, when the other side does either, or when nothing was
+/// heard from the other side for the keep-alive. A connection that is lost for a shorter time is replaced,
+/// and nobody notices but by the delay.
+#[derive(Clone)]
+pub struct Link {
+    inner: Arc<Inner>,
+}
+
+/// Ends the link when the last object of it is dropped.
+pub(crate) struct Inner {
+    pub(crate) session: Arc<Session>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.session
+            .end(self.session.ended("nothing of it is in use"), true);
+    }
+}
+
+impl Link {
+    /// Connects to a host that [listens](crate::Listener).
+    ///
+    /// `context` opens what the other side asks for, and has the mirrors of the other side's events. Waits
+    /// until memory can move, for at most a few seconds.
+    ///
+    /// # Errors
+    /// [`Error::NotAdmitted`] if one side cannot prove that it may link, [`Error::NoUcx`],
+    /// [`Error::Os`] if nobody listens there.
+    pub fn connect(
+        address: impl ToSocketAddrs + fmt::Display,
+        context: &Context,
+        options: &LinkOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+        let peer: Arc<str> = address.to_string().into();
+        let addresses: Vec<_> = address
+            .to_socket_addrs()
+            .map_err(Error::os("looking the other host up"))?
+            .collect();
+        let tls = options.identity.to_tls()?;
+        let data = data_path(options)?;
+        let hello = Hello {
+            session: [0; 16],
+            received: 0,
+            host: crosshandle::host_identity(),
+            keep_alive_ms: options.keep_alive.as_millis() as u32,
+            data: data.is_some().into(),
+            refusal: 0,
+        };
+        let mut last = Error::invalid("the other host's name stands for no address");
+        for address in &addresses {
+            let greeted = thread::connect_to(*address, deadline)
+                .and_then(|socket| handshake::dial(socket, &peer, &tls, &hello, deadline));
+            let greeted = match greeted {
+                Ok(greeted) => greeted,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            if greeted.hello.refusal != 0 {
+                return Err(thread::refused(&peer, greeted.hello.refusal));
+            }
+            let dial = Some(Dial {
+                addresses: vec![*address],
+                tls,
+            });
+            let session = begin(peer, context, options, data, dial, greeted)?;
+            let link = Self::of(session);
+            link.session().wait_for_data_endpoint(deadline)?;
+            return Ok(link);
+        }
+        Err(last)
+    }
+
+    pub(crate) fn of(session: Arc<Session>) -> Self {
+        Self {
+            inner: Arc::new(Inner { session }),
+        }
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.inner.session
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// Returns the other side's address, as it was dialled or as it connected.
+    pub fn peer(&self) -> &str {
+        &self.session().peer
+    }
+
+    /// Returns the [identity](crosshandle::host_identity) of the other side's running kernel, as it says.
+    pub fn peer_host(&self) -> u64 {
+        self.session().host
+    }
+
+    /// Opens memory of the other host. The other side opens the handle there and refuses what it would
+    /// refuse any process.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the other side's error, [`Error::Ended`].
+    pub fn open_memory(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
+        RemoteMemory::open(self, handle, false)
+    }
+
+    /// Opens memory of the other host for reading only.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
+        RemoteMemory::open(self, handle, true)
+    }
+
+    /// Opens an event of the other host.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    pub fn open_event(&self, handle: &EventHandle) -> Result<RemoteEvent> {
+        RemoteEvent::open(self, handle)
+    }
+
+    /// Returns the error with which the link has ended; `None` while it has not.
+    pub fn ended(&self) -> Option<Error> {
+        self.session().state().check_alive().err()
+    }
+
+    /// Ends the link: whatever waits for the other side, on both sides, fails.
+    pub fn close(&self) {
+        let session = self.session();
+        session.end(session.ended("this side closed it"), true);
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("peer", &self.peer())
+            .field("ended", &self.ended())
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn data_path(options: &LinkOptions) -> Result<Option<DataPath>> {
+    match options.data {
+        Data::Ucx => DataPath::new(&options.ucx).map(Some),
+        Data::Tls => Ok(None),
+    }
+}
+
+/// Begins a session on a connection whose two sides have greeted.
+pub(crate) fn begin(
+    peer: Arc<str>,
+    context: &Context,
+    options: &LinkOptions,
+    data: Option<DataPath>,
+    dial: Option<Dial>,
+    greeted: Greeted,
+) -> Result<Arc<Session>> {
+    let theirs = Duration::from_millis(greeted.hello.keep_alive_ms.into()).max(MIN_KEEP_ALIVE);
+    let (opening, requests) = sync_channel(MAX_OPENING);
+    let start = Start {
+        peer,
+        host: greeted.hello.host,
+        id: greeted.hello.session,
+        keep_alive: options.keep_alive.min(theirs),
+        context: context.clone(),
+        data,
+        dial,
+        opening,
+    };
+    let session = Session::new(start, greeted)?;
+    let opener = Arc::downgrade(&session);
+    let listens = Arc::clone(&session);
+    thread::start("xhl-open", move || serve::open_all(&opener, &requests))?;
+    thread::start("xhl-listen", move || thread::listen(&listens))?;
+    Ok(session)
+}
+
+/// Sends a message of an object that is being dropped.
+pub(crate) fn close_object(session: &Session, id: u32) {
+    let _ = session.say(&Message::Close { id });
+}
+
+/// Returns the TLS of a link's options.
+pub(crate) fn tls(options: &LinkOptions) -> Result<Tls> {
+    options.identity.to_tls()
+}

@@ -1,0 +1,353 @@
+//! The owner's half: what it opens for the other side, and what it does with that.
+
+use super::session::{Session, State};
+use crate::control::message::{MAX_BLOB, Message};
+use crate::error::{Error, Result};
+use crate::tuning::{MAX_FAILURES_TOLD, MAX_OPENING, MAX_SERVED};
+use crate::ucx::worker::Registration;
+use crosshandle::handle::AnyHandle;
+use crosshandle::{Access, Event, Memory, SharedBytes};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Weak};
+
+/// An object that is open for the other side.
+pub(crate) enum Served {
+    Memory {
+        memory: Arc<Memory>,
+        registration: Option<Registration>,
+    },
+    Event {
+        event: Event,
+        /// The signal that is awaited.
+        next: u64,
+    },
+}
+
+/// A handle to be opened for the other side.
+pub(crate) struct OpenRequest {
+    request: u64,
+    read_only: bool,
+    handle: Vec<u8>,
+}
+
+/// Opens handles for the other side until the link ends: what takes an answer of a third process holds up
+/// nothing but other opens.
+pub(crate) fn open_all(session: &Weak<Session>, requests: &Receiver<OpenRequest>) {
+    while let Ok(request) = requests.recv() {
+        let Some(session) = session.upgrade() else {
+            return;
+        };
+        if let Err(error) = session.open(&request) {
+            session.refuse(request.request, &error);
+        }
+        session.state().opening -= 1;
+    }
+}
+
+impl Session {
+    fn refuse(&self, request: u64, error: &Error) {
+        let why = error.to_string();
+        let _ = self.say(&Message::Refused { request, why: &why });
+    }
+
+    fn open(&self, request: &OpenRequest) -> Result<()> {
+        let handle = AnyHandle::from_bytes(&request.handle).map_err(crosshandle::Error::from)?;
+        match handle {
+            AnyHandle::Memory(handle) => {
+                let memory = match request.read_only || handle.is_read_only() {
+                    true => self.context.open_memory_read_only(&handle)?,
+                    false => self.context.open_memory(&handle)?,
+                };
+                self.serve_memory(request.request, Arc::new(memory))
+            }
+            AnyHandle::Event(handle) => {
+                let event = self.context.open_event(&handle)?;
+                self.serve_event(request.request, event)
+            }
+            _ => Err(Error::invalid(
+                "physical memory cannot be opened over a link: send a handle to memory",
+            )),
+        }
+    }
+
+    fn serve_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
+        let bytes = memory.bytes()?;
+        let registration = match &self.data {
+            None => None,
+            Some(data) => {
+                let is_writable = memory.access() == Access::ReadWrite;
+                // SAFETY: `Served` keeps the memory, and `stop_serving` takes the registration back before
+                // it lets the memory go.
+                let registration =
+                    unsafe { data.register(bytes.as_ptr(), bytes.len(), is_writable)? };
+                if registration.key.len() > MAX_BLOB {
+                    data.unregister(&registration);
+                    return Err(Error::invalid(
+                        "UCX's key of the memory is too long to be sent",
+                    ));
+                }
+                Some(registration)
+            }
+        };
+        let len = memory.len() as u64;
+        let (address, key) = registration
+            .as_ref()
+            .map_or((0, Vec::new()), |made| (made.address, made.key.clone()));
+        self.serve(
+            Served::Memory {
+                memory: Arc::clone(&memory),
+                registration,
+            },
+            |id| Message::Memory {
+                request,
+                id,
+                len,
+                address,
+                key: &key,
+            },
+        )
+        .map(drop)
+    }
+
+    fn serve_event(&self, request: u64, event: Event) -> Result<()> {
+        let completed = event.completed();
+        let next = completed + 1;
+        let id = self.serve(
+            Served::Event {
+                event: event.clone(),
+                next,
+            },
+            |id| Message::Event {
+                request,
+                id,
+                completed,
+            },
+        )?;
+        self.notifier.add(&event, next, id.into())?;
+        Ok(())
+    }
+
+    /// Notes an object and sends its number to the other side.
+    fn serve<'a>(&self, served: Served, message: impl FnOnce(u32) -> Message<'a>) -> Result<u32> {
+        let mut state = self.state();
+        if let Err(error) = state.check_alive().and_then(|()| state.check_room()) {
+            drop(state);
+            self.stop_serving(0, served);
+            return Err(error);
+        }
+        let id = state.next_served;
+        // Wraps after four thousand million opens; numbers that are in use are skipped.
+        state.next_served = id.checked_add(1).unwrap_or(1);
+        while state.served.contains_key(&state.next_served) {
+            state.next_served = state.next_served.checked_add(1).unwrap_or(1);
+        }
+        state.served.insert(id, served);
+        if state.say(&message(id)) {
+            drop(state);
+            self.wake();
+        }
+        Ok(id)
+    }
+
+    /// Closes what was open for the other side.
+    pub(crate) fn stop_serving(&self, id: u32, served: Served) {
+        match served {
+            Served::Memory {
+                memory,
+                registration,
+            } => {
+                if let (Some(data), Some(registration)) = (&self.data, registration) {
+                    data.unregister(&registration);
+                }
+                drop(memory);
+            }
+            Served::Event { .. } => {
+                self.notifier.remove(id.into());
+            }
+        }
+    }
+
+    /// Has a handle opened. The answer comes later.
+    pub(crate) fn begin_open(
+        &self,
+        request: u64,
+        read_only: bool,
+        handle: &[u8],
+    ) -> Result<(), &'static str> {
+        {
+            let mut state = self.state();
+            if state.opening >= MAX_OPENING {
+                return Err("it asks for more opens than it waits for");
+            }
+            state.opening += 1;
+        }
+        let request = OpenRequest {
+            request,
+            read_only,
+            handle: handle.to_vec(),
+        };
+        // The channel has room for all that are counted.
+        self.opening.try_send(request).map_err(|_| "too many opens")
+    }
+
+    pub(crate) fn close_served(&self, id: u32) -> Result<(), &'static str> {
+        let served = self.state().served.remove(&id);
+        let served = served.ok_or("it closes what is not open")?;
+        self.stop_serving(id, served);
+        Ok(())
+    }
+
+    /// Signals an event for the other side.
+    pub(crate) fn signal_served(&self, request: u64, id: u32) -> Result<(), &'static str> {
+        let event = self.served_event(id)?;
+        self.answer(request, event.signal().map_err(Error::from));
+        Ok(())
+    }
+
+    /// Writes memory and then signals an event for the other side.
+    pub(crate) fn write_and_signal_served(
+        &self,
+        request: u64,
+        id: u32,
+        event: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), &'static str> {
+        let (memory, event) = (self.served_memory(id)?, self.served_event(event)?);
+        let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
+        self.answer(request, written.and_then(|()| Ok(event.signal()?)));
+        Ok(())
+    }
+
+    fn answer(&self, request: u64, result: Result<u64>) {
+        match result {
+            Ok(value) => drop(self.say(&Message::Done { request, value })),
+            Err(error) => self.refuse(request, &error),
+        }
+    }
+
+    fn served_event(&self, id: u32) -> Result<Event, &'static str> {
+        match self.state().served.get(&id) {
+            Some(Served::Event { event, .. }) => Ok(event.clone()),
+            _ => Err("it signals what is not an open event"),
+        }
+    }
+
+    fn served_memory(&self, id: u32) -> Result<Arc<Memory>, &'static str> {
+        match self.state().served.get(&id) {
+            Some(Served::Memory { memory, .. }) => Ok(Arc::clone(memory)),
+            _ => Err("it accesses what is not open memory"),
+        }
+    }
+
+    /// Reads memory for the other side.
+    pub(crate) fn read_served(
+        &self,
+        request: u64,
+        id: u32,
+        offset: u64,
+        len: u32,
+    ) -> Result<(), &'static str> {
+        let memory = self.served_memory(id)?;
+        let mut bytes = vec![0; len as usize];
+        let read = to_bytes(&memory, offset).and_then(|(at, from)| Ok(from.read(at, &mut bytes)?));
+        match read {
+            Ok(()) => drop(self.say(&Message::Data {
+                request,
+                bytes: &bytes,
+            })),
+            Err(error) => self.refuse(request, &error),
+        }
+        Ok(())
+    }
+
+    /// Writes memory for the other side.
+    pub(crate) fn write_served(
+        &self,
+        request: u64,
+        id: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), &'static str> {
+        let memory = self.served_memory(id)?;
+        let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
+        self.answer(request, written.map(|()| 0));
+        Ok(())
+    }
+
+    /// Tells the other side of the signals that have finished.
+    pub(crate) fn tell_signals(&self) {
+        while let Some(notification) = self.notifier.next() {
+            let Ok(id) = u32::try_from(notification.token) else {
+                continue;
+            };
+            let Some((event, awaited)) = self.awaited(id) else {
+                continue;
+            };
+            let mut reached = awaited;
+            match notification.result {
+                Ok(()) => {}
+                Err(_) if awaited > event.submitted() => {
+                    let _ = self.say(&Message::Abandoned { id });
+                    continue;
+                }
+                Err(error) => self.tell_failure(id, awaited, &error),
+            }
+            // Signals that have finished meanwhile are told of at once, those that failed one by one.
+            let completed = event.completed().max(awaited);
+            let looked_at = completed.saturating_sub(MAX_FAILURES_TOLD).max(awaited);
+            for number in looked_at + 1..=completed {
+                if let Err(error) = event.try_wait_value(number) {
+                    self.tell_failure(id, number, &error);
+                }
+            }
+            reached = reached.max(completed);
+            let _ = self.say(&Message::Reached {
+                id,
+                number: reached,
+            });
+            if let Some(Served::Event { next, .. }) = self.state().served.get_mut(&id) {
+                *next = reached + 1;
+            }
+            if let Err(error) = self.notifier.add(&event, reached + 1, id.into()) {
+                // Nobody would be told any more: who waits there must not wait for ever.
+                let _ = self.say(&Message::Abandoned { id });
+                drop(error);
+            }
+        }
+    }
+
+    /// Returns an event that is open for the other side, and the signal of it that is awaited.
+    fn awaited(&self, id: u32) -> Option<(Event, u64)> {
+        match self.state().served.get(&id) {
+            Some(Served::Event { event, next }) => Some((event.clone(), *next)),
+            _ => None,
+        }
+    }
+
+    fn tell_failure(&self, id: u32, number: u64, error: &crosshandle::Error) {
+        let why = error.to_string();
+        let _ = self.say(&Message::Failed {
+            id,
+            number,
+            why: &why,
+        });
+    }
+}
+
+impl State {
+    fn check_room(&self) -> Result<()> {
+        match self.served.len() < MAX_SERVED {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "{MAX_SERVED} objects are open over this link: close some"
+            ))),
+        }
+    }
+}
+
+fn to_bytes(memory: &Memory, offset: u64) -> Result<(usize, SharedBytes<'_>)> {
+    let offset = usize::try_from(offset)
+        .map_err(|_| Error::invalid("an offset is beyond the end of the memory"))?;
+    Ok((offset, memory.bytes()?))
+}

@@ -1,0 +1,300 @@
+//! The link's threads: one that listens to the other side, one that opens handles for it, and at the side
+//! that dialled one that dials again.
+
+use super::session::{Answer, Session};
+use crate::control::handshake;
+use crate::control::message::{Hello, Message, refusal};
+use crate::error::{Error, Result};
+use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIAL_TIMEOUT};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+/// Starts a thread of the link.
+pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    thread::Builder::new()
+        .name(name.into())
+        .spawn(run)
+        .map(drop)
+        .map_err(Error::os("starting a thread"))
+}
+
+/// Listens to the other side until the link ends.
+pub(crate) fn listen(session: &Arc<Session>) {
+    loop {
+        if let Err(error) = listen_once(session) {
+            let says_bye = !matches!(error, Error::Ended { .. });
+            let error = match error {
+                error @ Error::Ended { .. } => error,
+                other => session.ended(other.to_string()),
+            };
+            session.end(error, says_bye);
+            return;
+        }
+    }
+}
+
+fn listen_once(session: &Arc<Session>) -> Result<()> {
+    let agenda = session.agenda()?;
+    if agenda.dials {
+        let dialler = Arc::clone(session);
+        start("xhl-dial", move || dial_again(&dialler))?;
+    }
+    if let Some(data) = &session.data {
+        data.look_after()?;
+    }
+    let (socket, wants_write) = {
+        let state = session.state();
+        match &state.channel {
+            // A copy, since the connection may be replaced meanwhile.
+            Some(channel) => (Some(copy(channel)?), channel.wants_write()),
+            None => (None, false),
+        }
+    };
+    let mut descriptors = vec![
+        PollFd::new(session.wake_fd(), PollFlags::IN),
+        PollFd::new(&session.notifier, PollFlags::IN),
+    ];
+    if let Some(socket) = &socket {
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, wants_write);
+        descriptors.push(PollFd::new(socket, flags));
+    }
+    if let Some(data) = &session.data {
+        descriptors.push(PollFd::new(&**data, PollFlags::IN));
+    }
+    let left = agenda.wake_at.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: left.as_secs() as i64,
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    match poll(&mut descriptors, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(Error::os("polling")(errno)),
+    }
+    let is_ready = |index: usize| {
+        descriptors
+            .get(index)
+            .is_some_and(|descriptor| !descriptor.revents().is_empty())
+    };
+    let (is_woken, has_signals, has_socket) =
+        (is_ready(0), is_ready(1), socket.is_some() && is_ready(2));
+    drop(descriptors);
+    if is_woken {
+        let _ = rustix::io::read(session.wake_fd(), &mut [0; 8]);
+    }
+    if has_socket || is_woken {
+        exchange(session)?;
+    }
+    if has_signals {
+        session.tell_signals();
+    }
+    Ok(())
+}
+
+fn copy(channel: &impl AsFd) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(channel, 0).map_err(Error::os("copying a descriptor"))
+}
+
+/// Sends what is left to be sent, and handles what has come.
+fn exchange(session: &Arc<Session>) -> Result<()> {
+    loop {
+        let mut state = session.state();
+        state.check_alive()?;
+        let Some(channel) = &mut state.channel else {
+            return Ok(());
+        };
+        let filled = channel.flush().and_then(|_| channel.fill());
+        let mut frames = Vec::new();
+        let mut is_refused = None;
+        loop {
+            match channel.next_frame() {
+                Ok(Some(frame)) => frames.push(frame),
+                Ok(None) => break,
+                Err(why) => {
+                    is_refused = Some(why);
+                    break;
+                }
+            }
+        }
+        let is_lost = !matches!(filled, Ok((_, false)));
+        if is_lost {
+            state.channel = None;
+        }
+        if !frames.is_empty() {
+            state.note_heard();
+        }
+        drop(state);
+        let has_more = !frames.is_empty() && !is_lost;
+        for frame in frames {
+            let message = Message::decode(&frame).map_err(Error::Protocol)?;
+            if message.is_sequenced() {
+                let mut state = session.state();
+                state.count_received();
+                if state.is_choked() {
+                    return Err(Error::Protocol("it asks for more than it takes"));
+                }
+            }
+            handle(session, message)?;
+        }
+        if let Some(why) = is_refused {
+            return Err(Error::Protocol(why));
+        }
+        if !has_more {
+            return Ok(());
+        }
+    }
+}
+
+fn handle(session: &Session, message: Message<'_>) -> Result<()> {
+    match message {
+        Message::Ack { received } => session.state().forget_confirmed(received),
+        Message::Open {
+            request,
+            read_only,
+            handle,
+        } => session.begin_open(request, read_only, handle),
+        Message::Close { id } => session.close_served(id),
+        Message::Signal { request, id } => session.signal_served(request, id),
+        Message::Read {
+            request,
+            id,
+            offset,
+            len,
+        } => session.read_served(request, id, offset, len),
+        Message::Write {
+            request,
+            id,
+            offset,
+            bytes,
+        } => session.write_served(request, id, offset, bytes),
+        Message::WriteAndSignal {
+            request,
+            id,
+            event,
+            offset,
+            bytes,
+        } => session.write_and_signal_served(request, id, event, offset, bytes),
+        Message::Memory {
+            request,
+            id,
+            len,
+            address,
+            key,
+        } => {
+            let key = key.to_vec();
+            let answer = Answer::Memory {
+                id,
+                len,
+                address,
+                key,
+            };
+            session.answered(request, Ok(answer))
+        }
+        Message::Event {
+            request,
+            id,
+            completed,
+        } => session.answered(request, Ok(Answer::Event { id, completed })),
+        Message::Done { request, value } => session.answered(request, Ok(Answer::Done(value))),
+        Message::Data { request, bytes } => {
+            session.answered(request, Ok(Answer::Data(bytes.to_vec())))
+        }
+        Message::Refused { request, why } => {
+            session.answered(request, Err(Error::Refused(why.into())))
+        }
+        Message::Reached { id, number } => {
+            session.with_mirror(id, |mirror| mirror.reach(number));
+            Ok(())
+        }
+        Message::Failed { id, number, why } => {
+            session.with_mirror(id, |mirror| mirror.fail(number, why));
+            Ok(())
+        }
+        Message::Abandoned { id } => {
+            session.with_mirror(id, |mirror| mirror.abandon());
+            Ok(())
+        }
+        Message::Address { address } => {
+            let Some(data) = &session.data else {
+                return Err(Error::Protocol(
+                    "it gives a data endpoint to a link without one",
+                ));
+            };
+            data.connect(address)?;
+            session.note_data_endpoint();
+            Ok(())
+        }
+        Message::Bye { why } => {
+            return Err(session.ended(format!("the other side closed it: {why}")));
+        }
+    }
+    .map_err(Error::Protocol)
+}
+
+/// Connects again until that succeeds or the link ends.
+fn dial_again(session: &Arc<Session>) {
+    let Some(dial) = &session.dial else { return };
+    let hello = Hello {
+        session: session.id,
+        received: 0,
+        host: crosshandle::host_identity(),
+        keep_alive_ms: session.keep_alive.as_millis() as u32,
+        data: session.data.is_some().into(),
+        refusal: 0,
+    };
+    for attempt in 0.. {
+        if session.state().check_alive().is_err() {
+            return;
+        }
+        let address = dial.addresses[attempt % dial.addresses.len()];
+        let deadline = Instant::now() + REDIAL_TIMEOUT;
+        let connect = |hello: &Hello| {
+            let socket = connect_to(address, deadline)?;
+            let greeted = handshake::dial(socket, &session.peer, &dial.tls, hello, deadline)?;
+            match greeted.hello.refusal {
+                0 => Ok(greeted),
+                reason => Err(refused(&session.peer, reason)),
+            }
+        };
+        match session.resume(connect, &hello) {
+            Ok(()) => break,
+            Err(Error::NotAdmitted { why, .. }) if &*why == NO_SESSION => {
+                session.end(session.ended(why), false);
+                return;
+            }
+            Err(_) => thread::sleep(REDIAL_INTERVAL),
+        }
+    }
+    session.state().is_dialling = false;
+    session.wake();
+}
+
+pub(crate) fn connect_to(address: SocketAddr, deadline: Instant) -> Result<TcpStream> {
+    let left = deadline
+        .saturating_duration_since(Instant::now())
+        .min(HANDSHAKE_TIMEOUT);
+    if left.is_zero() {
+        return Err(Error::TimedOut("connecting"));
+    }
+    TcpStream::connect_timeout(&address, left).map_err(Error::os("connecting to the other host"))
+}
+
+const NO_SESSION: &str = "it has given the link up, or was started again";
+
+/// Returns the error for a greeting that refuses.
+pub(crate) fn refused(peer: &Arc<str>, reason: u8) -> Error {
+    let why = match reason {
+        refusal::NO_SESSION => NO_SESSION,
+        refusal::OTHER_DATA => {
+            "it moves memory in another way: choose the same `data` on both sides, UCX or TLS"
+        }
+        refusal::BUSY => "it accepts no further links at the moment",
+        _ => "it refuses for a reason that this version does not know",
+    };
+    handshake::not_admitted(peer, &why)
+}

@@ -1,0 +1,78 @@
+//! Options of a link.
+
+use crate::control::identity::Identity;
+use crate::error::{Error, Result};
+use crate::tuning::{DEFAULT_KEEP_ALIVE, MAX_KEEP_ALIVE, MIN_KEEP_ALIVE};
+use crate::ucx::worker::Settings;
+use std::time::Duration;
+
+/// How the bytes of memory travel. Both sides must choose the same way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Data {
+    /// By UCX, over whatever network it finds: the fast way. UCX neither encrypts nor asks who connects, and
+    /// a linked host can reach all memory of the process that runs the link. For networks, and hosts, that
+    /// are trusted so far.
+    #[default]
+    Ucx,
+    /// Over the control connection: encrypted, and each access checked by the owner. Slower, and without
+    /// UCX.
+    Tls,
+}
+
+/// The behaviour of a link. Both sides need an [`Identity`]; all else has a default.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    pub(crate) identity: Identity,
+    pub(crate) data: Data,
+    pub(crate) keep_alive: Duration,
+    pub(crate) ucx: Settings,
+}
+
+impl LinkOptions {
+    /// Returns the usual options.
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            data: Data::default(),
+            keep_alive: DEFAULT_KEEP_ALIVE,
+            ucx: Settings::default(),
+        }
+    }
+
+    /// Sets how the bytes of memory travel (default: by UCX).
+    pub fn data(mut self, data: Data) -> Self {
+        self.data = data;
+        self
+    }
+
+    /// Sets how long nothing may be heard from the other side before the link ends (default: 10 s; between
+    /// 200 ms and an hour). The shorter one of the two sides' counts.
+    pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
+        self.keep_alive = keep_alive;
+        self
+    }
+
+    /// Sets the network interface that UCX listens on and uses, alone (default: all, or `UCX_NET_DEVICES`):
+    /// the name that the system has for it, such as `eth0`, or of a port of an InfiniBand device, such as
+    /// `mlx5_0:1`. Whoever reaches this interface reaches UCX.
+    pub fn interface(mut self, name: impl Into<String>) -> Self {
+        self.ucx.interface = Some(name.into());
+        self
+    }
+
+    /// Sets the transports that UCX chooses from, as `UCX_TLS` does: `tcp,self`, for instance.
+    pub fn transports(mut self, names: impl Into<String>) -> Self {
+        self.ucx.transports = Some(names.into());
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match (MIN_KEEP_ALIVE..=MAX_KEEP_ALIVE).contains(&self.keep_alive) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "a keep-alive of {:?} is not between {MIN_KEEP_ALIVE:?} and {MAX_KEEP_ALIVE:?}",
+                self.keep_alive
+            ))),
+        }
+    }
+}

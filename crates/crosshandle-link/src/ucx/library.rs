@@ -1,0 +1,193 @@
+//! UCX's library: found and loaded when a link first asks for it.
+
+use super::sys::*;
+use crate::error::{Error, Result};
+use libloading::Library;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// The environment variable that names UCX's library `libucp.so.0`, or the directory with it.
+pub const UCX_VARIABLE: &str = "CROSSHANDLE_UCX";
+const FILE: &str = "libucp.so.0";
+
+macro_rules! functions {
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?,)*) => {
+        /// UCX's library and the functions of it that a link calls.
+        pub(crate) struct Functions {
+            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Functions {
+            /// # Safety
+            /// The library is a `libucp` whose version serves.
+            unsafe fn load(library: &Library) -> Result<Self, libloading::Error> {
+                Ok(Self {
+                    // SAFETY: as the caller promises, the functions have these types.
+                    $($name: unsafe { *library.get(concat!(stringify!($name), "\0"))? },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    ucp_config_read: fn(*const c_char, *const c_char, *mut *mut ucp_config_t) -> ucs_status_t,
+    ucp_config_modify: fn(*mut ucp_config_t, *const c_char, *const c_char) -> ucs_status_t,
+    ucp_config_release: fn(*mut ucp_config_t),
+    ucp_init_version: fn(c_uint, c_uint, *const ucp_params_t, *const ucp_config_t, *mut ucp_context_h) -> ucs_status_t,
+    ucp_cleanup: fn(ucp_context_h),
+    ucp_worker_create: fn(ucp_context_h, *const ucp_worker_params_t, *mut ucp_worker_h) -> ucs_status_t,
+    ucp_worker_destroy: fn(ucp_worker_h),
+    ucp_worker_get_address: fn(ucp_worker_h, *mut *mut ucp_address_t, *mut usize) -> ucs_status_t,
+    ucp_worker_release_address: fn(ucp_worker_h, *mut ucp_address_t),
+    ucp_worker_get_efd: fn(ucp_worker_h, *mut c_int) -> ucs_status_t,
+    ucp_worker_arm: fn(ucp_worker_h) -> ucs_status_t,
+    ucp_worker_progress: fn(ucp_worker_h) -> c_uint,
+    ucp_ep_create: fn(ucp_worker_h, *const ucp_ep_params_t, *mut ucp_ep_h) -> ucs_status_t,
+    ucp_ep_close_nbx: fn(ucp_ep_h, *const ucp_request_param_t) -> ucs_status_ptr_t,
+    ucp_ep_flush_nbx: fn(ucp_ep_h, *const ucp_request_param_t) -> ucs_status_ptr_t,
+    ucp_mem_map: fn(ucp_context_h, *const ucp_mem_map_params_t, *mut ucp_mem_h) -> ucs_status_t,
+    ucp_mem_unmap: fn(ucp_context_h, ucp_mem_h) -> ucs_status_t,
+    ucp_rkey_pack: fn(ucp_context_h, ucp_mem_h, *mut *mut c_void, *mut usize) -> ucs_status_t,
+    ucp_rkey_buffer_release: fn(*mut c_void),
+    ucp_ep_rkey_unpack: fn(ucp_ep_h, *const c_void, *mut ucp_rkey_h) -> ucs_status_t,
+    ucp_rkey_destroy: fn(ucp_rkey_h),
+    ucp_put_nbx: fn(ucp_ep_h, *const c_void, usize, u64, ucp_rkey_h, *const ucp_request_param_t) -> ucs_status_ptr_t,
+    ucp_get_nbx: fn(ucp_ep_h, *mut c_void, usize, u64, ucp_rkey_h, *const ucp_request_param_t) -> ucs_status_ptr_t,
+    ucp_request_check_status: fn(*mut c_void) -> ucs_status_t,
+    ucp_request_free: fn(*mut c_void),
+    ucs_status_string: fn(ucs_status_t) -> *const c_char,
+}
+
+/// The loaded library, which stays for as long as the process.
+pub(crate) struct Ucx {
+    pub(crate) call: Functions,
+    version: (u32, u32, u32),
+    path: PathBuf,
+    _library: Library,
+}
+
+static LOADED: OnceLock<Result<Ucx, String>> = OnceLock::new();
+
+/// Returns UCX, loaded now if it was not.
+pub(crate) fn get() -> Result<&'static Ucx> {
+    let loaded = LOADED.get_or_init(load);
+    loaded
+        .as_ref()
+        .map_err(|why| Error::NoUcx(why.clone().into()))
+}
+
+impl Ucx {
+    pub(crate) fn version(&self) -> (u32, u32, u32) {
+        self.version
+    }
+
+    /// The file that was loaded, as it was asked for.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Turns a status into a result; the error names the call and keeps UCX's own code.
+    pub(crate) fn check(&self, call: &'static str, status: ucs_status_t) -> Result<()> {
+        match status {
+            UCS_OK => Ok(()),
+            code => Err(self.error(call, code)),
+        }
+    }
+
+    pub(crate) fn error(&self, call: &'static str, code: ucs_status_t) -> Error {
+        // SAFETY: takes any code; the text is static.
+        let text = unsafe { CStr::from_ptr((self.call.ucs_status_string)(code)) };
+        Error::Ucx {
+            call,
+            code: code.into(),
+            text: text.to_string_lossy().into(),
+        }
+    }
+}
+
+fn load() -> Result<Ucx, String> {
+    let path = match std::env::var_os(UCX_VARIABLE).filter(|value| !value.is_empty()) {
+        Some(named) if Path::new(&named).is_dir() => Path::new(&named).join(FILE),
+        Some(named) => PathBuf::from(named),
+        None => PathBuf::from(FILE),
+    };
+    let cannot = |why: &dyn std::fmt::Display| {
+        format!(
+            "{} cannot be loaded ({why}); install UCX 1.22 or newer, or name the library in {UCX_VARIABLE}: \
+             the Python packages libucx-cu12 and libucx-cu13 have it in libucx/lib",
+            path.display()
+        )
+    };
+    // SAFETY: UCX's initialisers may run in any thread; what a user names is the user's choice.
+    let library = with_own_signal_handlers(|| unsafe { Library::new(&path) })
+        .map_err(|error| cannot(&error))?;
+    type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
+    // SAFETY: every version of UCP has this function with this type, and it fills the three numbers.
+    let version = unsafe {
+        let get: libloading::Symbol<'_, GetVersion> = library
+            .get("ucp_get_version\0")
+            .map_err(|error| cannot(&error))?;
+        let (mut major, mut minor, mut release) = (0, 0, 0);
+        get(&mut major, &mut minor, &mut release);
+        (major, minor, release)
+    };
+    if version.0 != UCP_API_MAJOR || version.1 < UCP_API_MINOR {
+        let (major, minor, release) = version;
+        return Err(cannot(&format!("it is version {major}.{minor}.{release}")));
+    }
+    // SAFETY: the version serves.
+    let call = unsafe { Functions::load(&library) }.map_err(|error| cannot(&error))?;
+    Ok(Ucx {
+        call,
+        version,
+        path,
+        _library: library,
+    })
+}
+
+/// Calls `load` and puts the process's signal handlers back afterwards: UCX installs one of its own for
+/// `SIGHUP`, and by its settings others, when it is loaded. They are the program's to choose.
+fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
+    const LAST_SIGNAL: c_int = 31;
+    let mut before = Vec::new();
+    for signal in 1..=LAST_SIGNAL {
+        let mut action = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: without a new action the call only fills the place for the present one.
+        if unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } == 0 {
+            // SAFETY: filled above.
+            before.push((signal, unsafe { action.assume_init() }));
+        }
+    }
+    let loaded = load();
+    for (signal, action) in before {
+        // SAFETY: the action is the one that the process had. The system refuses to change those of
+        // SIGKILL and SIGSTOP, which nobody has changed.
+        unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
+    }
+    loaded
+}
+
+#[cfg(test)]
+mod tests {
+    /// Returns the signals that this process has handlers for, without those of the C library.
+    fn caught() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        u64::from_str_radix(line.unwrap().trim(), 16).unwrap() & 0x7fff_ffff
+    }
+
+    #[test]
+    fn loading_leaves_the_process_its_signal_handlers() {
+        let before = caught();
+        match super::get() {
+            Ok(_) => assert_eq!(caught(), before),
+            Err(error) => {
+                eprintln!("SKIPPED loading_leaves_the_process_its_signal_handlers: {error}");
+            }
+        }
+    }
+}

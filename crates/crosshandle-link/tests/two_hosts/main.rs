@@ -1,0 +1,406 @@
+//! Two hosts that link: two network namespaces with a boot identity each, and processes in them. Where such
+//! cannot be made, the tests are skipped and say so; those over TLS alone also run on one host.
+
+mod hosts;
+
+use hosts::{Hosts, Peer};
+use std::time::{Duration, Instant};
+
+/// A token of these tests.
+const TOKEN: &str = "xhlink-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const OTHER_TOKEN: &str = "xhlink-baaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+fn has_ucx(test: &str) -> bool {
+    match crosshandle_link::ucx() {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("SKIPPED {test} over UCX: {error}");
+            false
+        }
+    }
+}
+
+/// Links two processes: on two hosts if there are any, else on this one.
+fn link(hosts: Option<&Hosts>, data: &str, keep_alive_ms: u32) -> (Peer, Peer) {
+    let (mut owner, mut user) = match hosts {
+        Some(hosts) => (hosts.start("a"), hosts.start("b")),
+        None => (Peer::local(), Peer::local()),
+    };
+    let (address, own, other) = match hosts {
+        Some(hosts) => (
+            hosts.address("a"),
+            hosts.interface("a"),
+            hosts.interface("b"),
+        ),
+        None => ("127.0.0.1", "lo".into(), "lo".into()),
+    };
+    let listens = owner.ask(&format!(
+        "listen {address}:0 {TOKEN} {data} {own} {keep_alive_ms}"
+    ));
+    let host = user.ask(&format!(
+        "connect {listens} {TOKEN} {data} {other} {keep_alive_ms}"
+    ));
+    assert_eq!(host, owner.ask("host"));
+    assert_eq!(owner.ask("accept 10000"), user.ask("host"));
+    (owner, user)
+}
+
+fn words(answer: &str) -> Vec<&str> {
+    answer.split(' ').collect()
+}
+
+/// What a link is for, once.
+fn everything_works(hosts: Option<&Hosts>, data: &str) {
+    let (mut owner, mut user) = link(hosts, data, 10_000);
+    let len = 3_000_000;
+    let handles = owner.ask(&format!("allocate {len}"));
+    let handles = words(&handles);
+    let event = owner.ask("create_event");
+    if hosts.is_some() {
+        let error = user.try_ask(&format!("open_memory_here {}", handles[0]));
+        assert!(error.unwrap_err().contains("another host"));
+    }
+    assert_eq!(
+        user.ask(&format!("open_memory {}", handles[0])),
+        format!("{len} ReadWrite")
+    );
+    assert_eq!(
+        user.ask(&format!("open_memory {}", handles[1])),
+        format!("{len} ReadOnly")
+    );
+    assert_eq!(user.ask(&format!("open_event {event}")), "0");
+
+    // Bytes there and back, in parts.
+    user.ask("remote_write 0 5 1000 2000000");
+    assert_eq!(owner.ask("holds 0 5 1000 2000000"), "true");
+    assert_eq!(owner.ask("holds 0 5 1001 2000000"), "false");
+    assert_eq!(user.ask("remote_holds 1 5 1000 2000000"), "true");
+    owner.ask("fill 0 9");
+    assert_eq!(user.ask("remote_holds 1 9 0 3000000"), "true");
+    assert_eq!(user.ask("remote_read_many 1 9 1000 64"), "true");
+
+    // What is not allowed.
+    let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
+    assert!(error.contains("reading only"), "{error}");
+    for request in [
+        "remote_write 0 5 2999999 2",
+        "remote_holds 1 5 18446744073709551615 2",
+    ] {
+        let error = user.try_ask(request).unwrap_err();
+        assert!(error.contains("not inside"), "{error}");
+    }
+    assert_eq!(user.ask("remote_holds 1 9 0 3000000"), "true");
+
+    // Signals in both directions, with the owner's numbers.
+    user.ask("remote_write 0 6 0 100");
+    assert_eq!(user.ask("remote_signal 0"), "1");
+    owner.ask("wait 0 1 10000");
+    assert_eq!(owner.ask("holds 0 6 0 100"), "true");
+    assert_eq!(owner.ask("signal 0"), "2");
+    assert!(user.ask("mirror_wait 0 2 10000").starts_with("reached"));
+    assert_eq!(user.ask("remote_signal 0"), "3");
+    assert!(user.ask("mirror_wait 0 3 10000").starts_with("reached"));
+    user.begin("mirror_wait 0 5 10000");
+    assert_eq!(owner.ask("signal 0"), "4");
+    assert_eq!(owner.ask("signal 0"), "5");
+    assert!(user.end().unwrap().starts_with("reached"));
+
+    // A failed signal fails that number alone.
+    owner.ask("fail 0");
+    let failed = user.ask("mirror_wait 0 6 10000");
+    assert!(failed.starts_with("CommandFailed"), "{failed}");
+    assert_eq!(owner.ask("signal 0"), "7");
+    assert!(user.ask("mirror_wait 0 7 10000").starts_with("reached"));
+
+    // Commands of a queue.
+    assert_eq!(user.ask("queue_copies 0 0 77"), "true");
+    assert_eq!(owner.ask(&format!("holds 0 77 0 {len}")), "true");
+    owner.ask("wait 0 8 10000");
+
+    // A write and its signal in one, small and large.
+    for (number, len) in [(9, 1000), (10, 2_000_000)] {
+        let answer = user.ask(&format!("remote_write_and_signal 0 {number} 5 {len}"));
+        assert_eq!(answer, number.to_string());
+        owner.ask(&format!("wait 0 {number} 10000"));
+        assert_eq!(owner.ask(&format!("holds 0 {number} 5 {len}")), "true");
+    }
+    assert!(
+        user.try_ask("remote_write_and_signal 1 1 0 10")
+            .unwrap_err()
+            .contains("reading only")
+    );
+    owner.ask("fill 0 77");
+
+    // A handle that the other side cannot open is refused there, and the link goes on.
+    if hosts.is_some() {
+        let error = owner
+            .try_ask(&format!("open_memory {}", handles[0]))
+            .unwrap_err();
+        assert!(
+            error.contains("refuses") && error.contains("another host"),
+            "{error}"
+        );
+        assert_eq!(user.ask("remote_holds 0 77 0 3000000"), "true");
+    }
+
+    // Another process of the user's host waits for the mirror too.
+    let mut neighbour = match hosts {
+        Some(hosts) => hosts.start("b"),
+        None => Peer::local(),
+    };
+    let mirror = user.ask("mirror_handle 0");
+    neighbour.ask(&format!("open_event_here {mirror}"));
+    neighbour.begin("wait 0 11 10000");
+    assert_eq!(owner.ask("signal 0"), "11");
+    neighbour.end().unwrap();
+
+    // The end.
+    user.begin("mirror_wait 0 1000 10000");
+    neighbour.begin("wait 0 2000 10000");
+    owner.ask("close");
+    let error = neighbour.end().unwrap_err();
+    assert!(
+        error.contains("the process that was to signal has ended"),
+        "{error}"
+    );
+    assert!(user.end().unwrap().starts_with("peer_dead"));
+    assert!(user.ask("ended").contains("the other side closed it"));
+    let error = user.try_ask("remote_write 0 5 0 10").unwrap_err();
+    assert!(error.contains("has ended"), "{error}");
+}
+
+#[test]
+fn memory_and_events_cross_over_tls_on_one_host() {
+    everything_works(None, "tls");
+}
+
+#[test]
+fn memory_and_events_cross_over_tls() {
+    if let Some(hosts) = Hosts::new("memory_and_events_cross_over_tls") {
+        everything_works(Some(&hosts), "tls");
+    }
+}
+
+#[test]
+fn memory_and_events_cross_over_ucx() {
+    let test = "memory_and_events_cross_over_ucx";
+    if has_ucx(test)
+        && let Some(hosts) = Hosts::new(test)
+    {
+        everything_works(Some(&hosts), "ucx");
+    }
+}
+
+#[test]
+fn strangers_are_not_admitted() {
+    let (mut owner, mut user) = (Peer::local(), Peer::local());
+    let address = owner.ask(&format!("listen 127.0.0.1:0 {TOKEN} tls lo 1000"));
+    let error = user.try_ask(&format!("connect {address} {OTHER_TOKEN} tls lo 1000"));
+    assert!(error.unwrap_err().starts_with("no link to 127.0.0.1"));
+    let error = owner.try_ask("accept 200").unwrap_err();
+    assert!(error.contains("timed out"), "{error}");
+    user.ask(&format!("connect {address} {TOKEN} tls lo 1000"));
+    owner.ask("accept 10000");
+}
+
+/// Returns the milliseconds that a wait for the mirror took, after checking how it ended.
+fn waited(answer: &str, kind: &str) -> u64 {
+    let (was, millis) = answer.rsplit_once(' ').unwrap();
+    assert_eq!(was, kind);
+    millis.parse().unwrap()
+}
+
+/// The network is away for less than the keep-alive, several times.
+fn short_partitions_are_survived(data: &str) {
+    let test = "short_partitions_are_survived";
+    let Some(hosts) = Hosts::new(test) else {
+        return;
+    };
+    let (mut owner, mut user) = link(Some(&hosts), data, 8_000);
+    let handles = owner.ask("allocate 4000000");
+    let event = owner.ask("create_event");
+    user.ask(&format!("open_memory {}", words(&handles)[0]));
+    user.ask(&format!("open_event {event}"));
+    for round in 1..=partitions() {
+        // The network fails at some step of a write, a signal, or a wait.
+        let before = Duration::from_micros(1 + round * 7919 % 4000);
+        user.begin(&format!("remote_write 0 {round} 0 4000000"));
+        user.begin("remote_signal 0");
+        user.begin(&format!("mirror_wait 0 {} 30000", 2 * round));
+        std::thread::sleep(before);
+        hosts.connect(false);
+        std::thread::sleep(Duration::from_millis(50 + round * 104_729 % 500));
+        owner.begin(&format!("wait 0 {} 30000", 2 * round - 1));
+        hosts.connect(true);
+        assert_eq!(user.end(), Ok(String::new()), "round {round}");
+        assert_eq!(user.end(), Ok((2 * round - 1).to_string()), "round {round}");
+        owner.end().unwrap();
+        // What was signalled after the write is seen after it.
+        assert_eq!(owner.ask(&format!("holds 0 {round} 0 4000000")), "true");
+        assert_eq!(owner.ask("signal 0"), (2 * round).to_string());
+        waited(&user.end().unwrap(), "reached");
+        assert_eq!(user.ask("ended"), "no");
+    }
+    assert_eq!(owner.ask("submitted 0"), (2 * partitions()).to_string());
+}
+
+/// How many times the network fails in one test; `CROSSHANDLE_LINK_PARTITIONS` asks for more.
+fn partitions() -> u64 {
+    let wanted = std::env::var("CROSSHANDLE_LINK_PARTITIONS");
+    wanted.ok().and_then(|text| text.parse().ok()).unwrap_or(5)
+}
+
+#[test]
+fn short_partitions_are_survived_over_tls() {
+    short_partitions_are_survived("tls");
+}
+
+#[test]
+fn short_partitions_are_survived_over_ucx() {
+    if has_ucx("short_partitions_are_survived_over_ucx") {
+        short_partitions_are_survived("ucx");
+    }
+}
+
+/// The network is away for longer than the keep-alive: everything that waits fails in time, on both sides.
+fn long_partitions_end_the_link(data: &str) {
+    let test = "long_partitions_end_the_link";
+    let Some(hosts) = Hosts::new(test) else {
+        return;
+    };
+    const KEEP_ALIVE_MS: u64 = 1000;
+    // By the issue 50; two CPUs that other tests use too need more.
+    const LATENESS_MS: u64 = 250;
+    let (mut owner, mut user) = link(Some(&hosts), data, KEEP_ALIVE_MS as u32);
+    let handles = owner.ask("allocate 50000000");
+    let event = owner.ask("create_event");
+    user.ask(&format!("open_memory {}", words(&handles)[0]));
+    user.ask(&format!("open_event {event}"));
+    user.ask("remote_write 0 1 0 1000");
+    user.begin("mirror_wait 0 5 20000");
+    std::thread::sleep(Duration::from_millis(300));
+    let start = Instant::now();
+    hosts.connect(false);
+    owner.begin("until_ended 20000");
+    waited(&user.end().unwrap(), "peer_dead");
+    let lateness = start.elapsed();
+    assert!(
+        lateness.as_millis() as u64 <= KEEP_ALIVE_MS + LATENESS_MS,
+        "{lateness:?}"
+    );
+    println!("{data}: waiters were told {lateness:?} after the network failed");
+    owner.end().unwrap();
+    assert!(start.elapsed().as_millis() as u64 <= KEEP_ALIVE_MS + LATENESS_MS);
+    for request in [
+        "remote_write 0 1 0 1000",
+        "remote_holds 0 1 0 1000",
+        "remote_signal 0",
+    ] {
+        assert!(
+            user.try_ask(request).unwrap_err().contains("has ended"),
+            "{request}"
+        );
+    }
+    // The network comes back, and so does nothing of the link, but a new one does.
+    hosts.connect(true);
+    assert!(user.ask("ended").contains("nothing was heard for 1s"));
+    assert!(owner.ask("ended").contains("nothing was heard for 1s"));
+    let (mut owner, mut user) = link(Some(&hosts), data, 5000);
+    let handles = owner.ask("allocate 1000");
+    user.ask(&format!("open_memory {}", words(&handles)[0]));
+    user.ask("remote_write 0 3 0 1000");
+    assert_eq!(owner.ask("holds 0 3 0 1000"), "true");
+}
+
+#[test]
+fn long_partitions_end_the_link_over_tls() {
+    long_partitions_end_the_link("tls");
+}
+
+#[test]
+fn long_partitions_end_the_link_over_ucx() {
+    if has_ucx("long_partitions_end_the_link_over_ucx") {
+        long_partitions_end_the_link("ucx");
+    }
+}
+
+/// A large transfer is under way when the other side dies: it ends with an error.
+#[test]
+fn transfers_end_when_the_other_side_dies() {
+    for data in ["tls", "ucx"] {
+        if data == "ucx" && !has_ucx("transfers_end_when_the_other_side_dies") {
+            continue;
+        }
+        let hosts = Hosts::new("transfers_end_when_the_other_side_dies");
+        if data == "ucx" && hosts.is_none() {
+            continue;
+        }
+        let (mut owner, mut user) = link(hosts.as_ref(), data, 1000);
+        let handles = owner.ask("allocate 400000000");
+        user.ask(&format!("open_memory {}", words(&handles)[0]));
+        user.begin("remote_write_zeros 0 400000000");
+        std::thread::sleep(Duration::from_millis(100));
+        let start = Instant::now();
+        owner.kill();
+        let error = user.end().unwrap_err();
+        assert!(error.contains("has ended"), "{error}");
+        assert!(
+            start.elapsed() < Duration::from_millis(3000),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+}
+
+/// Returns the bytes of memory that a process has.
+fn resident(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse::<usize>()
+        .unwrap()
+        * 1024
+}
+
+/// Who cannot show who it is gets nothing, whatever it sends, and keeps nobody out.
+#[test]
+fn strangers_cost_little_and_keep_nobody_out() {
+    use std::io::Write;
+    use std::net::TcpStream;
+    let (mut owner, mut user) = (Peer::local(), Peer::local());
+    let address = owner.ask(&format!("listen 127.0.0.1:0 {TOKEN} tls lo 3000"));
+    let before = resident(owner.id());
+    // The beginning of a TLS record, of a greeting of ours without TLS, of a web page, and nothing.
+    let mut record = vec![0x16, 3, 1, 0x40, 0];
+    record.resize(3000, 0xff);
+    let beginnings: [&[u8]; 5] = [
+        &record,
+        b"xhlink\0\x01",
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0xff; 4096],
+        b"",
+    ];
+    let mut silent = Vec::new();
+    for round in 0..400 {
+        let mut stranger = TcpStream::connect(&address).unwrap();
+        let _ = stranger.write_all(beginnings[round % beginnings.len()]);
+        silent.push(stranger);
+    }
+    let start = Instant::now();
+    user.ask(&format!("connect {address} {TOKEN} tls lo 3000"));
+    owner.ask("accept 10000");
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
+    let handle = owner.ask("allocate 1000");
+    user.ask(&format!("open_memory {}", words(&handle)[0]));
+    // 32 of them may have a thread and what TLS needs to begin with.
+    let grown = resident(owner.id()).saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes for 400 strangers");
+    println!("400 strangers: {grown} bytes more");
+    drop(silent);
+}

@@ -1,0 +1,37 @@
+//! What `docs/hosts.md` says of UCX itself.
+
+use crosshandle_link::bare::{Settings, Worker};
+
+/// Over TCP, UCX moves memory by address alone: with the key of one piece of memory, another is read that
+/// nobody has registered. If this fails, UCX has become stricter, and the table of threats is out of date.
+#[test]
+fn over_tcp_keys_protect_nothing() {
+    let settings = Settings {
+        interface: Some("lo".into()),
+        transports: Some("tcp".into()),
+    };
+    let (mut owner, mut user) = match (Worker::new(&settings), Worker::new(&settings)) {
+        (Ok(owner), Ok(user)) => (owner, user),
+        (Err(error), _) | (_, Err(error)) => {
+            eprintln!("SKIPPED over_tcp_keys_protect_nothing: {error}");
+            return;
+        }
+    };
+    let (mut registered, secret) = (vec![1u8; 4096], vec![42u8; 4096]);
+    // SAFETY: the memory outlives both workers' use of it.
+    let made = unsafe { owner.register(registered.as_mut_ptr(), 4096, false) }.unwrap();
+    user.connect(&owner.address().unwrap()).unwrap();
+    owner.connect(&user.address().unwrap()).unwrap();
+    let key = user.unpack(&made.key).unwrap();
+    let mut read = vec![0u8; 4096];
+    let from = secret.as_ptr().addr() as u64;
+    // SAFETY: the place outlives the request, and `secret` is memory of this process.
+    let mut request = unsafe { user.get(read.as_mut_ptr(), 4096, from, key) }.unwrap();
+    while !user.is_done(&mut request).unwrap() {
+        user.progress();
+        owner.progress();
+    }
+    assert_eq!(read, secret);
+    user.destroy_key(key);
+    owner.unregister(&made);
+}

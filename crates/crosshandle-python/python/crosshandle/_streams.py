@@ -1,0 +1,143 @@
+"""Streams of other libraries, as queues of a context."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from ._crosshandle import Context, Device, Event, Queue
+from ._errors import Error, InvalidArgument
+from ._sharing import default_context
+
+# How many streams are kept as queues. A program that uses more in turn adopts them again each time, which takes some
+# microseconds.
+_MOST = 64
+
+_lock = threading.Lock()
+# By device and number: the queue, and the stream's object, which must not end before the queue does.
+_adopted: OrderedDict[tuple[str, int], tuple[Queue, Any]] = OrderedDict()
+# Queues of this module's own, one for each device, whose stream waits for events.
+_own: dict[str, Queue] = {}
+
+
+@atexit.register
+def _let_go() -> None:
+    """Drops every queue before the streams end, in whatever order the interpreter ends their libraries."""
+    with _lock:
+        queues = [_adopted.pop(key) for key in list(_adopted)]
+        own = [_own.pop(device) for device in list(_own)]
+    streams = [stream for _, stream in queues]
+    del queues, own
+    del streams
+
+
+def number_of(stream: Any) -> int:
+    """The driver's number of a stream: 0 is the default stream."""
+    if isinstance(stream, int):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        _, number = protocol() if callable(protocol) else protocol
+        return int(number)
+    for name in ("cuda_stream", "ptr", "handle"):
+        number = getattr(stream, name, None)
+        if number is not None:
+            # numba's are pointers of ctypes, whose null is None.
+            return int(getattr(number, "value", number) or 0)
+    if hasattr(stream, "handle"):
+        return 0
+    raise TypeError(
+        f"{type(stream).__name__} is no stream: it has none of __cuda_stream__, cuda_stream, ptr and handle"
+    )
+
+
+def _device_of(stream: Any) -> str | None:
+    """The name of a stream's device, if the stream tells."""
+    for name in ("device_index", "device_id"):
+        index = getattr(stream, name, None)
+        if isinstance(index, int) and index >= 0:
+            return f"cuda:{index}"
+    index = getattr(getattr(stream, "device", None), "index", None)
+    if isinstance(index, int):
+        return f"cuda:{index}"
+    if type(stream).__module__.partition(".")[0] == "cupy":
+        # CuPy's default stream is the current device's.
+        import cupy
+
+        return f"cuda:{cupy.cuda.runtime.getDevice()}"
+    return None
+
+
+def _devices() -> list[str]:
+    found = [device.name for device in Device.all() if device.backend == "cuda"]
+    if not found:
+        raise InvalidArgument("there is no CUDA device here, so no stream can be used: see `crosshandle doctor`")
+    return found
+
+
+def queue(stream: Any, context: Context | None = None) -> Queue:
+    """The queue that a stream is; of `context`, or of the default context of the stream's device."""
+    number = number_of(stream)
+    if context is not None:
+        # Not one of those that are kept: the caller keeps it.
+        return context._adopt_stream(number)
+    named = _device_of(stream)
+    return _queue_on(number, stream, [named] if named is not None else _devices())
+
+
+def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
+    with _lock:
+        for device in devices:
+            known = _adopted.get((device, number))
+            if known is not None:
+                _adopted.move_to_end((device, number))
+                return known[0]
+    refused: Error | None = None
+    for device in devices:
+        try:
+            adopted = default_context(device)._adopt_stream(number)
+        except InvalidArgument as error:
+            # Perhaps another device's.
+            refused = error
+            continue
+        with _lock:
+            _adopted[device, number] = (adopted, stream)
+            idle = [key for key, (queue, _) in _adopted.items() if queue.idle] if len(_adopted) > _MOST else []
+            # Dropped without the lock, each queue before its stream.
+            dropped = [_adopted.pop(key) for key in idle[: len(_adopted) - _MOST]]
+        while dropped:
+            ended, kept = dropped.pop()
+            del ended
+            del kept
+        return adopted
+    assert refused is not None
+    raise refused
+
+
+def signal(event: Event, stream: Any) -> None:
+    """Has a stream signal an event."""
+    queue(stream).signal(event)
+
+
+def wait(event: Event, stream: Any, value: int | None = None, device: str | None = None) -> None:
+    """Has a stream wait for a signal of an event (default: the latest)."""
+    if device is not None:
+        _queue_on(number_of(stream), stream, [device]).wait(event, value)
+    else:
+        queue(stream).wait(event, value)
+
+
+def waiting(event: Event, value: int, device: str) -> int:
+    """The number of a stream of `device` that waits for a signal; whoever waits for the stream waits for the signal."""
+    with _lock:
+        own = _own.get(device)
+    if own is None:
+        made = default_context(device).queue()
+        with _lock:
+            own = _own.setdefault(device, made)
+    own.wait(event, value)
+    number = own.native
+    assert number is not None
+    return number

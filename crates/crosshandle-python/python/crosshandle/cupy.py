@@ -1,0 +1,39 @@
+"""CuPy: arrays in memory that is born shareable.
+
+    import crosshandle.cupy
+
+    cupy.cuda.set_allocator(crosshandle.cupy.allocator)
+    cupy.cuda.set_allocator(cupy.cuda.MemoryPool(crosshandle.cupy.allocator).malloc)   # with CuPy's pool above it
+"""
+
+from __future__ import annotations
+
+import atexit
+from typing import Any
+
+import cupy
+
+from . import _crosshandle as _rust
+from ._sharing import default_context
+
+
+atexit.register(_rust.stop_freeing)
+
+
+class _Block(cupy.cuda.BaseMemory):
+    """Memory as CuPy knows it, freed with the last array in it."""
+
+    def __init__(self, nbytes: int):
+        number = cupy.cuda.runtime.getDevice()
+        self.block = _rust.Block(default_context(f"cuda:{number}"), nbytes)
+        self.ptr = self.block.address
+        self.size = nbytes
+        self.device_id = number
+
+
+def allocator(nbytes: int) -> Any:
+    """Allocates for CuPy, on the current device: for `cupy.cuda.set_allocator`.
+
+    The arrays can be shared by a handle at once. Memory that others have open stays theirs when CuPy frees it.
+    """
+    return cupy.cuda.MemoryPointer(_Block(max(nbytes, 1)), 0)

@@ -1,0 +1,159 @@
+"""torch: tensors in memory that is born shareable, and `torch.multiprocessing` by this package's bundles.
+
+    import crosshandle.torch
+
+    with crosshandle.torch.register():            # queues and pipes of torch.multiprocessing
+        queue.put(tensor)
+
+    pool = crosshandle.torch.MemPool(reserve=8 << 30)
+    with torch.cuda.use_mem_pool(pool):           # tensors that others open in microseconds
+        weights = torch.empty(...)
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from . import _crosshandle as _rust
+from ._crosshandle import Event
+from ._sharing import Bundle, default_context, open, share
+
+atexit.register(_rust.stop_freeing)
+
+_allocators: dict[int, Any] = {}
+_lock = threading.Lock()
+
+
+def allocator(device: int | None = None) -> Any:
+    """The allocator for `torch.cuda.MemPool`, and for `torch.cuda.memory.change_current_allocator`.
+
+    `device` is torch's number of the device, by default the current one. What it allocates can be shared by a handle at
+    once, also while a graph is captured. Memory that others have open stays theirs when torch frees it.
+    """
+    number = torch.cuda.current_device() if device is None else device
+    _rust.serve_allocations(default_context(f"cuda:{number}"), number, 0)
+    with _lock:
+        if number not in _allocators:
+            made = torch.cuda.memory.CUDAPluggableAllocator(
+                _rust.__file__, "crosshandle_allocate", "crosshandle_free"
+            )
+            # torch frees through it until the process ends.
+            _rust.keep_for_ever(made)
+            _rust.keep_for_ever(made.allocator())
+            _allocators[number] = made
+        return _allocators[number]
+
+
+class MemPool(torch.cuda.MemPool):
+    """A pool for `torch.cuda.use_mem_pool`, whose tensors can be shared by a handle at once.
+
+    `reserve` bytes are taken now, as one block that importers map once: a tree of tensors in it is opened in the time
+    of one. What does not fit is allocated piece by piece. The block is given back when the pool is gone and nothing in it
+    is in use.
+    """
+
+    def __init__(self, reserve: int = 0, *, device: int | None = None):
+        number = torch.cuda.current_device() if device is None else device
+        super().__init__(allocator(number).allocator())
+        if reserve:
+            _rust.serve_allocations(default_context(f"cuda:{number}"), number, reserve)
+            # torch gives the pool's memory back when the pool ends, some time after this object does.
+            weakref.finalize(self, _rust.drop_unused_arenas, number)
+
+
+# What was sent and not opened yet: the bundle and its event, which the receiver signals when it has opened the tensor.
+_sent: list[tuple[Bundle, Event]] = []
+_MOST_SENT = 1 << 16
+
+
+def _keep(bundle: Bundle, event: Event) -> None:
+    with _lock:
+        if len(_sent) >= _MOST_SENT or any(event.submitted >= 2 for _, event in _sent[:2]):
+            _sent[:] = [sent for sent in _sent if sent[1].submitted < 2]
+        if len(_sent) >= _MOST_SENT:
+            raise RuntimeError(f"{_MOST_SENT} tensors were sent and not received")
+        _sent.append((bundle, event))
+
+
+def _open_tensor(data: bytes, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
+    """What a pickled tensor is made of again. Runs nothing that the sender chose."""
+    array = open(data)
+    tensor: torch.Tensor = array.torch()
+    # The sender lets go of its tensor.
+    array.event.signal()
+    if is_parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    tensor.requires_grad_(requires_grad)
+    return tensor
+
+
+def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[bytes, bool, bool]]:
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(
+            "this tensor requires a gradient and is no leaf, and autograd does not cross processes: detach() it"
+        )
+    event = default_context(f"cuda:{tensor.get_device()}").event()
+    event.signal(torch.cuda.current_stream(tensor.device))
+    bundle = share(tensor.detach(), event=event)
+    _keep(bundle, event)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    return _open_tensor, (bytes(bundle), tensor.requires_grad, is_parameter)
+
+
+def pending() -> int:
+    """How many tensors were sent by `torch.multiprocessing` and not opened yet. They are kept until then."""
+    with _lock:
+        _sent[:] = [sent for sent in _sent if sent[1].submitted < 2]
+        return len(_sent)
+
+
+class Registration:
+    """What `register` has changed; `with` and `undo` change it back."""
+
+    def __init__(self, before: dict[type, Any]):
+        self._before: dict[type, Any] | None = before
+
+    def undo(self) -> None:
+        """Lets torch send tensors itself again."""
+        if self._before is not None:
+            for kind, reducer in self._before.items():
+                ForkingPickler.register(kind, reducer)
+            self._before = None
+
+    def __enter__(self) -> Registration:
+        return self
+
+    def __exit__(
+        self, _class: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.undo()
+
+
+def register() -> Registration:
+    """Makes the queues and pipes of `torch.multiprocessing` send tensors on CUDA devices as bundles.
+
+    The program stays as it is. A sender may free the tensor, and exit once the receiver has it; segments that grow
+    (`expandable_segments`) work; nothing needs ptrace rights, and nothing that the sender chose runs in the
+    receiver. Tensors on the host are sent by torch as before. The receiving process imports this module by itself.
+    """
+    import torch.multiprocessing  # registers torch's own
+
+    before: dict[type, Any] = {}
+    table: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        own = table[kind]
+        before[kind] = own
+
+        def reduce(tensor: torch.Tensor, own: Any = own) -> Any:
+            return _reduce(tensor) if tensor.is_cuda and not tensor.is_sparse else own(tensor)
+
+        ForkingPickler.register(kind, reduce)
+    return Registration(before)

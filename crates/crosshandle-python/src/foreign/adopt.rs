@@ -1,0 +1,248 @@
+//! The memory beneath arrays of other libraries, shared without a copy.
+//!
+//! An array may lie in memory of this library, perhaps in an allocator that a program gave to torch or CuPy;
+//! in memory that was opened from a handle; or in an allocation that its library made with the driver. Each
+//! call makes one record for each allocation that the arrays lie in, so that a tree of hundreds of tensors is
+//! opened by one handle. The owners of the arrays are kept until the record is released here and no process has
+//! it open.
+
+use super::description::Foreign;
+use crate::array::{Array, Layout};
+use crate::context::Context;
+use crate::error::exception;
+use crate::memory::{SharedMemory, find_live};
+use crosshandle::{DriverAllocation, Error, Memory, Result};
+use pyo3::prelude::*;
+use std::collections::HashMap;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The allocations that a context has adopted and that something still uses, by address.
+#[derive(Default)]
+pub(crate) struct Wholes(Mutex<HashMap<usize, Whole>>);
+
+struct Whole {
+    memory: Weak<Memory>,
+    allocation: DriverAllocation,
+}
+
+/// Memory that several arrays of one call lie in.
+enum Base {
+    /// Memory that nobody uses again before it is freed: it is shared as it is.
+    Kept(Arc<SharedMemory>),
+    /// Memory that an allocator uses again: a part is lent, which keeps the arrays' owners.
+    Recycled(Arc<Memory>),
+    /// Allocations of the driver, one or several side by side as in torch's expandable segments. Treated as
+    /// recycled.
+    Driver { number: u64, is_one: bool },
+}
+
+/// Arrays that lie in the same memory.
+struct Group {
+    base: Base,
+    start: usize,
+    end: usize,
+    /// The places of the arrays among those of the call.
+    members: Vec<usize>,
+}
+
+/// Makes arrays of shared memory of other libraries' arrays. Returns, for each, the array, or the exception
+/// that says why other processes cannot reach its memory.
+#[pyfunction]
+pub(crate) fn adopt_all<'py>(
+    py: Python<'py>,
+    context: &Context,
+    arrays: Vec<Bound<'py, Foreign>>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mut results: Vec<Option<Bound<'py, PyAny>>> = vec![None; arrays.len()];
+    let refusal = |error: Error| {
+        exception(py, &error)
+            .into_value(py)
+            .into_bound(py)
+            .into_any()
+    };
+    let mut groups: Vec<Group> = Vec::new();
+    // Neighbours lie in the same memory.
+    let mut order = Vec::from_iter(0..arrays.len());
+    order.sort_unstable_by_key(|place| arrays[*place].get().first);
+    for place in order {
+        let foreign = arrays[place].get();
+        if foreign.len == 0 {
+            let (dtype, shape) = (foreign.layout.dtype, foreign.layout.shape.clone());
+            let empty = context.empty_of(py, dtype, shape)?;
+            results[place] = Some(Bound::new(py, empty)?.into_any());
+            continue;
+        }
+        let (first, end) = (foreign.first, foreign.first + foreign.len);
+        let found = match groups.last_mut().filter(|group| first < group.end) {
+            Some(group) => group.extend(&context.0, end).map(|()| None),
+            None => Group::around(&context.0, first, end).map(Some),
+        };
+        match found {
+            Ok(new) => {
+                groups.extend(new);
+                let last = groups.last_mut().expect("found, or just added");
+                last.members.push(place);
+            }
+            Err(error) => results[place] = Some(refusal(error)),
+        }
+    }
+    for group in groups {
+        let members = group.members.iter().map(|place| arrays[*place].get());
+        let owners = || Vec::from_iter(members.map(|foreign| foreign.owner.clone_ref(py)));
+        let lend = |memory: Arc<Memory>| {
+            let lent = memory.lend(.., owners())?;
+            Ok(Arc::new(SharedMemory::lent(lent, context.0.clone())))
+        };
+        let shared = match group.base {
+            Base::Kept(shared) => Ok(shared),
+            Base::Recycled(memory) => lend(memory),
+            Base::Driver { number, is_one } => {
+                let allocation = DriverAllocation {
+                    address: group.start,
+                    len: group.end - group.start,
+                    number: if is_one { number } else { 0 },
+                };
+                let whole = context.1.adopt(&context.0, allocation);
+                whole.and_then(lend)
+            }
+        };
+        for place in group.members {
+            let foreign = arrays[place].get();
+            let shared = match &shared {
+                Ok(shared) => Arc::clone(shared),
+                Err(error) => {
+                    results[place] = Some(refusal(error.clone()));
+                    continue;
+                }
+            };
+            let layout = Layout {
+                offset: foreign.layout.offset + (foreign.first - group.start),
+                ..foreign.layout.clone()
+            };
+            let array = Array::of(shared, layout, foreign.read_only)?;
+            results[place] = Some(Bound::new(py, array)?.into_any());
+        }
+    }
+    Ok(results
+        .into_iter()
+        .map(|result| result.expect("each array is in a group, or has a result"))
+        .collect())
+}
+
+impl Group {
+    /// Returns the memory that the bytes between two addresses lie in.
+    fn around(context: &crosshandle::Context, first: usize, end: usize) -> Result<Self> {
+        let len = end - first;
+        if let Some(shared) = find_live(first, len, false) {
+            return Ok(Self::of(shared));
+        }
+        let DriverAllocation {
+            address,
+            len: has,
+            number,
+        } = match allocation_at(context, first) {
+            Ok(allocation) => allocation,
+            Err(error) => {
+                let opened = find_live(first, len, true).ok_or(error)?;
+                return Ok(Self::of(opened));
+            }
+        };
+        let mut group = Self {
+            base: Base::Driver {
+                number,
+                is_one: true,
+            },
+            start: address,
+            end: address + has,
+            members: Vec::new(),
+        };
+        group.extend(context, end)?;
+        Ok(group)
+    }
+
+    fn of(shared: Arc<SharedMemory>) -> Self {
+        let start = shared.address();
+        let end = start + shared.memory.len();
+        let base = match shared.recycled() {
+            Some(memory) => Base::Recycled(memory),
+            None => Base::Kept(shared),
+        };
+        Self {
+            base,
+            start,
+            end,
+            members: Vec::new(),
+        }
+    }
+
+    /// Takes in the allocations that follow without a gap, up to an address.
+    fn extend(&mut self, context: &crosshandle::Context, end: usize) -> Result<()> {
+        if end <= self.end {
+            return Ok(());
+        }
+        let Base::Driver { is_one, .. } = &mut self.base else {
+            return Err(Error::InvalidArgument(
+                "the array goes beyond the end of the memory that it starts in".into(),
+            ));
+        };
+        // Left as it was unless all are there.
+        let mut reached = self.end;
+        while reached < end {
+            let next = allocation_at(context, reached)?;
+            if next.address != reached {
+                return Err(Error::InvalidArgument(format!(
+                    "the array goes beyond the end of its allocation at {reached:#x}"
+                )));
+            }
+            reached += next.len;
+        }
+        (self.end, *is_one) = (reached, false);
+        Ok(())
+    }
+}
+
+fn allocation_at(context: &crosshandle::Context, address: usize) -> Result<DriverAllocation> {
+    let found = context.allocation_at(ptr::without_provenance(address))?;
+    found.filter(|found| found.len > 0).ok_or_else(|| {
+        let device = context.device();
+        Error::InvalidArgument(format!("{address:#x} is no address of memory on {device}"))
+    })
+}
+
+impl Wholes {
+    /// Adopts an allocation, or several side by side: what was adopted before, if something still uses it,
+    /// so that importers find it mapped.
+    fn adopt(
+        &self,
+        context: &crosshandle::Context,
+        allocation: DriverAllocation,
+    ) -> Result<Arc<Memory>> {
+        let known = {
+            let wholes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = wholes.get(&allocation.address);
+            known
+                .filter(|whole| whole.allocation == allocation)
+                .and_then(|whole| whole.memory.upgrade())
+        };
+        if let Some(memory) = known {
+            return Ok(memory);
+        }
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(allocation.address))
+            .ok_or_else(|| Error::InvalidArgument("there is no memory at address 0".into()))?;
+        // SAFETY: what is lent of the result keeps the owners of the arrays in it, and their library frees
+        // the allocation after the last of them.
+        let memory = Arc::new(unsafe { context.adopt_memory(start, allocation.len)? });
+        let mut wholes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only before the table would grow, so that the cost of looking spreads.
+        if wholes.len() == wholes.capacity() {
+            wholes.retain(|_, whole| whole.memory.strong_count() > 0);
+        }
+        let whole = Whole {
+            memory: Arc::downgrade(&memory),
+            allocation,
+        };
+        wholes.insert(allocation.address, whole);
+        Ok(memory)
+    }
+}

@@ -1,0 +1,96 @@
+//! Arrays by the buffer protocol.
+
+use super::description::{Foreign, Place};
+use crate::array::Dtype;
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::slice;
+
+/// A view of an array of another library, released on drop.
+struct View(Box<ffi::Py_buffer>);
+
+impl View {
+    fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::uninit());
+        // SAFETY: `value` is an object, and the call fills the view if it returns 0.
+        let got = unsafe {
+            ffi::PyObject_GetBuffer(value.as_ptr(), view.as_mut_ptr(), ffi::PyBUF_FULL_RO)
+        };
+        if got != 0 {
+            return Err(PyErr::fetch(value.py()));
+        }
+        // SAFETY: it was filled.
+        Ok(Self(unsafe { view.assume_init() }))
+    }
+
+    fn dtype(&self) -> PyResult<Dtype> {
+        let format = match self.0.format.is_null() {
+            true => "B".into(),
+            // SAFETY: the view's owner keeps the text until the view is released.
+            false => unsafe { CStr::from_ptr(self.0.format) }.to_string_lossy(),
+        };
+        let dtype = Dtype::from_format(&format, self.0.itemsize as usize);
+        dtype.ok_or_else(|| {
+            PyTypeError::new_err(format!("elements of format {format:?} cannot be shared"))
+        })
+    }
+
+    /// Returns the sizes or strides at `start`.
+    fn numbers(&self, start: *const ffi::Py_ssize_t) -> &[ffi::Py_ssize_t] {
+        match start.is_null() || self.0.ndim <= 0 {
+            true => &[],
+            // SAFETY: with the flags that it was asked with, a view has one for each dimension.
+            false => unsafe { slice::from_raw_parts(start, self.0.ndim as usize) },
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: it was filled, and is released once; its maker holds the interpreter's lock.
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
+    }
+}
+
+/// What an object's buffer tells.
+pub(super) enum Found {
+    Array(Foreign),
+    /// Its elements cannot be shared by this protocol.
+    Refused(PyErr),
+    NoBuffer,
+}
+
+/// Describes an array with a buffer.
+pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
+    // Held as long as the array: some objects cannot move or free their bytes meanwhile.
+    let Ok(held) = PyMemoryView::from(value) else {
+        return Ok(Found::NoBuffer);
+    };
+    let view = View::of(&held)?;
+    let dtype = match view.dtype() {
+        Ok(dtype) => dtype,
+        Err(refused) => return Ok(Found::Refused(refused)),
+    };
+    let suboffsets = view.numbers(view.0.suboffsets);
+    if suboffsets.iter().any(|offset| *offset >= 0) {
+        return Ok(Found::Refused(PyTypeError::new_err(
+            "arrays of pointers to rows cannot be shared: make one block of it",
+        )));
+    }
+    let shape = view.numbers(view.0.shape).iter().map(|size| *size as usize);
+    let strides = view.numbers(view.0.strides).to_vec();
+    let array = Foreign::new(
+        Place::Host,
+        view.0.buf.addr(),
+        dtype,
+        shape.collect(),
+        Some(strides),
+        view.0.readonly != 0,
+        held.into_any().unbind(),
+    )?;
+    Ok(Found::Array(array))
+}

@@ -1,0 +1,168 @@
+//! What an array of another library is.
+
+use super::{buffer, capsule, interface, torch};
+use crate::array::{Dtype, Layout, MAX_DIMENSIONS};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+/// The device that an array's bytes are on, as its library says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    Host,
+    Cuda(u32),
+    /// A CUDA device, the library does not say which.
+    SomeCuda,
+    /// A device of Level Zero, the library does not say which.
+    SomeLevelZero,
+}
+
+impl Place {
+    /// Returns the place for DLPack's type and number of a device.
+    pub(super) fn from_dlpack(kind: i32, number: i32) -> PyResult<Self> {
+        match (kind, u32::try_from(number)) {
+            // Pinned memory is the host's too.
+            (1 | 3 | 11, _) => Ok(Self::Host),
+            (2, Ok(number)) => Ok(Self::Cuda(number)),
+            // Managed memory is refused with the driver's reason.
+            (13, _) => Ok(Self::SomeCuda),
+            (14, _) => Ok(Self::SomeLevelZero),
+            _ => Err(PyTypeError::new_err(format!(
+                "arrays on devices of DLPack's type {kind} cannot be shared: bring it to the host first"
+            ))),
+        }
+    }
+}
+
+/// An array of another library, and what keeps its bytes.
+#[pyclass(frozen, module = "crosshandle._crosshandle")]
+pub(crate) struct Foreign {
+    pub(super) place: Place,
+    /// The address of the lowest byte.
+    pub(super) first: usize,
+    /// The number of bytes from the first one to the last one.
+    pub(super) len: usize,
+    /// The elements, from the lowest byte on.
+    pub(super) layout: Layout,
+    pub(super) read_only: bool,
+    /// What the bytes live as long as.
+    pub(super) owner: Py<PyAny>,
+}
+
+impl Foreign {
+    /// `address` is the first element's, `strides` are in bytes; `None` is without gaps.
+    pub(super) fn new(
+        place: Place,
+        address: usize,
+        dtype: Dtype,
+        shape: Vec<usize>,
+        strides: Option<Vec<isize>>,
+        read_only: bool,
+        owner: Py<PyAny>,
+    ) -> PyResult<Self> {
+        let too_large =
+            || PyValueError::new_err("the array has more bytes than there are addresses");
+        let mut layout = match strides {
+            None => Layout::contiguous(dtype, shape, 0).ok_or_else(too_large)?,
+            Some(strides) => Layout {
+                dtype,
+                shape,
+                strides,
+                offset: 0,
+            },
+        };
+        let dimensions = layout.shape.len();
+        if dimensions > MAX_DIMENSIONS || dimensions != layout.strides.len() {
+            return Err(PyValueError::new_err(format!(
+                "an array has at most {MAX_DIMENSIONS} dimensions, and a stride for each"
+            )));
+        }
+        let (before, after) = layout.reach().ok_or_else(too_large)?;
+        layout.offset = before;
+        let first = address.checked_sub(before).ok_or_else(too_large)?;
+        Ok(Self {
+            place,
+            first,
+            len: before + after,
+            layout,
+            read_only,
+            owner,
+        })
+    }
+}
+
+#[pymethods]
+impl Foreign {
+    /// The device's name; `cuda` or `level_zero` if the library does not say which one.
+    #[getter]
+    fn device(&self) -> String {
+        match self.place {
+            Place::Host => "host".into(),
+            Place::Cuda(number) => format!("cuda:{number}"),
+            Place::SomeCuda => "cuda".into(),
+            Place::SomeLevelZero => "level_zero".into(),
+        }
+    }
+
+    /// The name of the elements' type.
+    #[getter]
+    fn dtype(&self) -> String {
+        self.layout.dtype.to_string()
+    }
+
+    /// The size of each dimension, in elements.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.layout.shape)
+    }
+
+    /// The address of the lowest byte.
+    #[getter]
+    fn address(&self) -> usize {
+        self.first
+    }
+}
+
+/// Describes an array of another library, by torch's own attributes, `__cuda_array_interface__`,
+/// `__sycl_usm_array_interface__`, the buffer protocol, DLPack or `__array_interface__`.
+#[pyfunction]
+pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
+    if let Some(tensor) = torch::describe(value)? {
+        return Ok(tensor);
+    }
+    if let Some(array) = interface::cuda(value)? {
+        return Ok(array);
+    }
+    if let Some(array) = interface::sycl(value)? {
+        return Ok(array);
+    }
+    let refused = match buffer::describe(value)? {
+        buffer::Found::Array(array) => return Ok(array),
+        buffer::Found::Refused(refused) => Some(refused),
+        buffer::Found::NoBuffer => None,
+    };
+    match capsule::describe(value) {
+        Ok(Some(array)) => return Ok(array),
+        Ok(None) => {}
+        // The library may have another protocol that knows the elements.
+        Err(error) => {
+            if let Ok(Some(array)) = interface::host(value) {
+                return Ok(array);
+            }
+            return Err(refused.unwrap_or(error));
+        }
+    }
+    if let Some(array) = interface::host(value)? {
+        return Ok(array);
+    }
+    Err(match refused {
+        Some(refused) => refused,
+        None => {
+            let class = value.get_type();
+            PyTypeError::new_err(format!(
+                "{} is no array that can be shared: it has no protocol of arrays",
+                class.name()?
+            ))
+        }
+    })
+}

@@ -1,0 +1,22 @@
+//! Arrays that other libraries made: what they are, and how they are shared.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `description.rs` | what an array is, by the protocol that its library has |
+//! | `buffer.rs`, `capsule.rs`, `interface.rs`, `torch.rs` | the protocols |
+//! | `adopt.rs` | the memory beneath arrays, shared without a copy |
+//! | `allocator.rs` | allocators that torch and CuPy call |
+//! | `copy.rs` | copies of what cannot be |
+
+mod adopt;
+pub(crate) mod allocator;
+mod buffer;
+mod capsule;
+mod copy;
+mod description;
+mod interface;
+mod torch;
+
+pub(crate) use adopt::{Wholes, adopt_all};
+pub(crate) use copy::copied;
+pub(crate) use description::{Foreign, describe};

@@ -1,0 +1,232 @@
+//! Physical memory and virtual ranges.
+
+use crate::error::Result;
+use crate::handle::PhysicalMemoryHandle;
+use crate::interrupt::detached;
+use crosshandle::Access;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Memory without an address: it is used by mapping it into a `VirtualRange`, any number of times. It
+/// lives as long as it is held, mapped or open in any process.
+#[pyclass(frozen, module = "crosshandle")]
+pub(crate) struct PhysicalMemory {
+    memory: crosshandle::PhysicalMemory,
+    /// The handle by which it was opened, if it was.
+    handle: Option<crosshandle::PhysicalMemoryHandle>,
+}
+
+impl PhysicalMemory {
+    pub(crate) fn new(
+        memory: crosshandle::PhysicalMemory,
+        handle: Option<crosshandle::PhysicalMemoryHandle>,
+    ) -> Self {
+        Self { memory, handle }
+    }
+}
+
+#[pymethods]
+impl PhysicalMemory {
+    /// The size in bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// The name that `crosshandle ps` and errors show; `None` if it has none.
+    #[getter]
+    fn get_name(&self) -> Option<String> {
+        self.memory.name()
+    }
+
+    #[setter]
+    fn set_name(&self, name: &str) {
+        self.memory.set_name(name);
+    }
+
+    /// Returns the handle to send to other processes.
+    #[pyo3(signature = (*, read_only = false))]
+    fn handle(&self, read_only: bool) -> Result<PhysicalMemoryHandle> {
+        Ok(PhysicalMemoryHandle(match self.handle {
+            Some(handle) => handle,
+            None if read_only => self.memory.handle_read_only()?,
+            None => self.memory.handle()?,
+        }))
+    }
+
+    fn __len__(&self) -> usize {
+        self.nbytes()
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        let bytes = self.handle(false)?.__bytes__(py);
+        Ok((py.import("crosshandle")?.getattr("open")?, (bytes,)))
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<crosshandle.PhysicalMemory of {} bytes>",
+            self.memory.len()
+        )
+    }
+}
+
+/// Reserved addresses, into which physical memory is mapped. `with` gives them back at the end.
+#[pyclass(frozen, module = "crosshandle")]
+pub(crate) struct VirtualRange(Mutex<Option<Arc<crosshandle::VirtualRange>>>);
+
+impl VirtualRange {
+    pub(crate) fn new(range: crosshandle::VirtualRange) -> Self {
+        Self(Mutex::new(Some(Arc::new(range))))
+    }
+
+    fn range(&self) -> PyResult<Arc<crosshandle::VirtualRange>> {
+        let range = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let range = range.as_ref().map(Arc::clone);
+        range.ok_or_else(|| PyValueError::new_err("this range was closed"))
+    }
+}
+
+/// Reads what access a program asks for; `None` is none.
+fn access_of(access: Option<&str>) -> PyResult<Option<Access>> {
+    match access {
+        None => Ok(None),
+        Some("rw") => Ok(Some(Access::ReadWrite)),
+        Some("r") => Ok(Some(Access::ReadOnly)),
+        Some(other) => Err(PyValueError::new_err(format!(
+            "access is \"rw\", \"r\" or None, not {other:?}"
+        ))),
+    }
+}
+
+fn end_of(offset: usize, nbytes: Option<usize>, all: usize) -> usize {
+    let rest = all.saturating_sub(offset);
+    offset.saturating_add(nbytes.unwrap_or(rest))
+}
+
+#[pymethods]
+impl VirtualRange {
+    /// The size in bytes.
+    #[getter]
+    fn nbytes(&self) -> PyResult<usize> {
+        Ok(self.range()?.len())
+    }
+
+    /// The first address, in this process.
+    #[getter]
+    fn address(&self) -> PyResult<usize> {
+        Ok(self.range()?.as_ptr().addr())
+    }
+
+    /// Maps physical memory, or `nbytes` bytes of it from `memory_offset` on, at byte `offset` of the range.
+    /// `access` is `"rw"`, `"r"`, or `None`: then touching it is a fault. Offsets and sizes are multiples
+    /// of the device's granularity.
+    #[pyo3(signature = (offset, memory, *, memory_offset = 0, nbytes = None, access = Some("rw")))]
+    fn map(
+        &self,
+        py: Python<'_>,
+        offset: usize,
+        memory: &PhysicalMemory,
+        memory_offset: usize,
+        nbytes: Option<usize>,
+        access: Option<&str>,
+    ) -> PyResult<()> {
+        let (range, access) = (self.range()?, access_of(access)?);
+        let part = memory_offset..end_of(memory_offset, nbytes, memory.memory.len());
+        Ok(detached(py, || {
+            range.map(offset, &memory.memory, part, access)
+        })?)
+    }
+
+    /// Unmaps bytes (default: all), which are one mapping or several side by side.
+    #[pyo3(signature = (offset = 0, nbytes = None))]
+    fn unmap(&self, py: Python<'_>, offset: usize, nbytes: Option<usize>) -> PyResult<()> {
+        let range = self.range()?;
+        let part = offset..end_of(offset, nbytes, range.len());
+        Ok(detached(py, || range.unmap(part))?)
+    }
+
+    /// Changes the access to mappings (default: all), as `map` takes it.
+    #[pyo3(signature = (access, offset = 0, nbytes = None))]
+    fn protect(
+        &self,
+        py: Python<'_>,
+        access: Option<&str>,
+        offset: usize,
+        nbytes: Option<usize>,
+    ) -> PyResult<()> {
+        let (range, access) = (self.range()?, access_of(access)?);
+        let part = offset..end_of(offset, nbytes, range.len());
+        Ok(detached(py, || range.set_access(part, access))?)
+    }
+
+    /// Whether something is mapped at a byte.
+    fn is_mapped(&self, offset: usize) -> PyResult<bool> {
+        Ok(self.range()?.is_mapped(offset))
+    }
+
+    /// Copies bytes out of one mapping, of memory that the host can access.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: usize,
+        nbytes: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let range = self.range()?;
+        if nbytes > range.len() {
+            let message = format!("the range has {} bytes, not {nbytes}", range.len());
+            return Err(PyValueError::new_err(message));
+        }
+        let mut into = vec![0; nbytes];
+        let part = offset..offset.saturating_add(nbytes);
+        detached(py, || {
+            range.with_bytes(part, |bytes| bytes.read(0, &mut into))?
+        })?;
+        Ok(PyBytes::new(py, &into))
+    }
+
+    /// Copies bytes into one mapping, of memory that the host can access.
+    fn write(&self, py: Python<'_>, offset: usize, data: Vec<u8>) -> PyResult<()> {
+        let range = self.range()?;
+        let part = offset..offset.saturating_add(data.len());
+        Ok(detached(py, || {
+            range.with_bytes(part, |bytes| bytes.write(0, &data))?
+        })?)
+    }
+
+    /// Unmaps all, and gives the addresses back.
+    fn close(&self, py: Python<'_>) {
+        let range = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(range));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _class: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        self.nbytes()
+    }
+
+    fn __repr__(&self) -> String {
+        match self.range() {
+            Ok(range) => format!("<crosshandle.VirtualRange of {} bytes>", range.len()),
+            Err(_) => "<crosshandle.VirtualRange, closed>".into(),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+"""A process is killed at any line of a program: the other one gets an exception at once, and goes on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from multiprocessing.connection import wait
+from typing import Any
+
+import pytest
+
+import crosshandle
+import example_program
+from conftest import DEADLINE
+
+# Seconds from a death to the exception. It takes milliseconds; machines that test are busy.
+AT_ONCE = 5.0
+
+
+def play(role: str, line: int) -> tuple[Any, float]:
+    """Plays one role here, beside a process that plays the other and is killed at a line. Returns the
+    exception, if there was one, and the seconds from the death to it."""
+    spawn = multiprocessing.get_context("spawn")
+    pipe, theirs = spawn.Pipe()
+    other = {"make": "use", "use": "make"}[role]
+    process = spawn.Process(target=example_program.run, args=(theirs, other, line))
+    process.start()
+    theirs.close()
+    died: list[float] = []
+
+    def watch() -> None:
+        wait([process.sentinel])
+        died.append(time.monotonic())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    raised: Any = None
+    lines = 0
+    try:
+        getattr(example_program, role)(pipe)
+        lines = pipe.recv()
+    except (crosshandle.Error, EOFError, OSError) as error:
+        raised = error
+    ended = time.monotonic()
+    if raised is None:
+        process.join(DEADLINE)
+    else:
+        # What the exception speaks of was a death, and no delay.
+        watcher.join(AT_ONCE)
+    gap = ended - died[0] if died else 0.0
+    process.kill()
+    process.join(DEADLINE)
+    watcher.join(DEADLINE)
+    return (lines if raised is None else raised), gap
+
+
+@pytest.mark.parametrize("role", ["make", "use"])
+def test_no_line_to_be_killed_at_hangs_the_other(role: str, kills: int) -> None:
+    lines, _ = play(role, 0)
+    assert isinstance(lines, int) and lines > 20, lines
+    share = max(kills // 2, 1)
+    raised = 0
+    for number in range(share):
+        # Evenly over all lines; then all of them again.
+        line = 1 + number * lines // share if share < lines else 1 + number % lines
+        result, gap = play(role, line)
+        assert not isinstance(result, TimeoutError), f"killed at line {line}: {result!r}"
+        assert gap < AT_ONCE, f"killed at line {line}: {result!r} after {gap:.1f} s"
+        raised += not isinstance(result, int)
+        # Whoever survives goes on.
+        event = crosshandle.Context().event()
+        event.signal()
+        event.wait_value(1, timeout=DEADLINE)
+    assert raised >= share - 3, f"{raised} of {share}: only deaths at the last lines go unnoticed"

@@ -1,0 +1,103 @@
+//! Kernels on the host.
+
+use super::{error, limits};
+use crate::error::{Error, Result};
+use crate::hal::LoadedKernel;
+use crate::sync::Mutex;
+use crate::types::{ArgumentKind, KernelArguments, KernelProperties, number};
+use opencl_cpu::{Argument, Kernel};
+
+/// A kernel of the runtime.
+pub(super) struct HostKernel {
+    kernel: Kernel,
+    properties: KernelProperties,
+    /// The kinds and lengths of the arguments that the runtime took last: it need not be asked again.
+    accepted: Mutex<Vec<(ArgumentKind, usize)>>,
+}
+
+impl HostKernel {
+    pub(super) fn new(kernel: Kernel) -> Self {
+        let info = kernel.info();
+        let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let some = |number: usize| (number != 0).then(|| narrow(number));
+        let available = limits().map_or(0, |limits| limits.shared_memory as usize);
+        let own = usize::try_from(info.local_memory).unwrap_or(usize::MAX);
+        let is_required = info.required_size != [0; 3];
+        let properties = KernelProperties {
+            shared_memory: own,
+            dynamic_shared_memory: available.saturating_sub(own),
+            local_memory: usize::try_from(info.private_memory).unwrap_or(usize::MAX),
+            parameter_count: Some(info.parameters),
+            required_block: is_required.then(|| info.required_size.map(narrow)),
+            subgroup: some(info.subgroup_size),
+            required_subgroup: some(info.required_subgroup_size),
+            block_multiple: some(info.size_multiple),
+            ..KernelProperties::new(narrow(info.group_items))
+        };
+        Self {
+            kernel,
+            properties,
+            accepted: Mutex::default(),
+        }
+    }
+
+    /// Returns the runtime's kernel.
+    pub(super) fn inner(&self) -> &Kernel {
+        &self.kernel
+    }
+}
+
+/// Returns arguments as the runtime takes them.
+pub(super) fn arguments(
+    arguments: &KernelArguments,
+) -> impl ExactSizeIterator<Item = Argument<'_>> {
+    arguments.kinds().map(|(kind, bytes)| match kind {
+        ArgumentKind::Value => Argument::Value(bytes),
+        ArgumentKind::Address => Argument::Address(number(bytes)),
+        ArgumentKind::Local => Argument::Local(number(bytes)),
+    })
+}
+
+impl LoadedKernel for HostKernel {
+    fn properties(&self) -> &KernelProperties {
+        &self.properties
+    }
+
+    fn check_arguments(&self, given: &KernelArguments) -> Result<()> {
+        // Of shared memory the length does not matter.
+        let shape = |(kind, bytes): (ArgumentKind, &[u8])| (kind, bytes.len());
+        let mut accepted = self.accepted.lock();
+        if given.kinds().map(shape).eq(accepted.iter().copied()) {
+            return Ok(());
+        }
+        let checked = self.kernel.check_arguments(arguments(given));
+        checked.map_err(|(index, failure)| match failure.is_wrong_argument() {
+            true => Error::invalid(format!(
+                "argument {index} does not suit parameter {index} of kernel '{}': {failure}",
+                self.kernel.info().name
+            )),
+            false => error(failure),
+        })?;
+        *accepted = given.kinds().map(shape).collect();
+        Ok(())
+    }
+
+    fn suggest_block(&self, _dynamic_shared: usize, limit: u32) -> Result<u32> {
+        // Whole vectors for the compiler, and several groups for each thread of the CPU.
+        Ok(self
+            .properties
+            .block_multiple
+            .unwrap_or(1)
+            .min(limit)
+            .max(1))
+    }
+
+    fn blocks_per_unit(&self, _threads: u32, _dynamic_shared: usize) -> Result<u32> {
+        // Each thread of the CPU runs one block after the other.
+        Ok(1)
+    }
+
+    fn raw(&self) -> usize {
+        self.kernel.raw()
+    }
+}

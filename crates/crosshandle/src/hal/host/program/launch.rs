@@ -1,0 +1,45 @@
+//! Launches, on the thread of a queue.
+
+use super::error;
+use super::kernel::{HostKernel, arguments};
+use crate::error::{Error, Result};
+use crate::hal::Launch;
+use crate::sync::Mutex;
+use opencl_cpu::{Queue, Shape};
+use std::any::Any;
+
+/// The runtime's queue behind one of ours, made with its first launch.
+#[derive(Default)]
+pub(crate) struct Launcher(Mutex<Option<Queue>>);
+
+impl Launcher {
+    /// Runs a kernel, and returns when it is done. Called by the thread of one queue.
+    pub(crate) fn run(&self, launch: &Launch) -> Result<()> {
+        let kernel: &dyn Any = &*launch.kernel;
+        let kernel = kernel.downcast_ref::<HostKernel>();
+        let kernel = kernel.ok_or_else(|| Error::invalid("this kernel is not the host's"))?;
+        let kernel = kernel.inner();
+        let mut queue = self.0.lock();
+        let queue = match &mut *queue {
+            Some(queue) => queue,
+            none => none.insert(Queue::new(kernel.runtime()).map_err(error)?),
+        };
+        // SAFETY: the maker of the launch promised that it is sound, with these arguments, which the
+        // launch keeps until this returns.
+        let done = unsafe { queue.launch(kernel, &shape(launch), arguments(&launch.arguments)) };
+        done.and_then(|done| done.wait()).map_err(error)
+    }
+}
+
+/// Returns the shape of a launch as the runtime takes it.
+fn shape(launch: &Launch) -> Shape {
+    let asked = &launch.shape;
+    let local = asked.block.map(|count| count as usize);
+    let blocks = asked.grid.map(|count| count as usize);
+    let all = |index: usize| blocks[index].saturating_mul(local[index]);
+    Shape {
+        offset: asked.offset,
+        global: asked.threads.unwrap_or_else(|| [0, 1, 2].map(all)),
+        local: asked.threads.is_none().then_some(local),
+    }
+}

@@ -1,0 +1,217 @@
+//! Programs on the host: an OpenCL runtime for the CPU compiles them and runs their kernels on its threads.
+//! The runtime is looked for and loaded when a program is first loaded, or when a program asks for the
+//! limits of kernels; who does neither has nothing of it.
+//!
+//! Kernels work on the same mappings as all else here, in place: the runtime must have fine-grained
+//! *system* shared virtual memory, with which any address of the process is one of the device.
+
+mod image;
+mod kernel;
+mod launch;
+
+pub(super) use launch::Launcher;
+
+use crate::error::{Error, Result};
+use crate::hal::{LoadedKernel, LoadedProgram, Programs};
+use crate::handle::BackendKind;
+use crate::types::{Address, KernelLimits, NativeRuntime, Ownership, ProgramImage, ProgramOptions};
+use kernel::HostKernel;
+use opencl_cpu::{BuildOptions, Failure, Program, Runtime};
+use std::ffi::CStr;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+/// Returns the runtime, or what was looked for.
+fn runtime() -> Result<&'static Runtime> {
+    Runtime::get().map_err(|reason| Error::Unsupported(reason.into()))
+}
+
+/// Returns the limits of kernels, or why there are none.
+pub(super) fn limits() -> std::result::Result<&'static KernelLimits, String> {
+    static LIMITS: OnceLock<KernelLimits> = OnceLock::new();
+    let runtime = Runtime::get()?;
+    Ok(LIMITS.get_or_init(|| describe(runtime)))
+}
+
+/// Returns the limits of kernels, if the runtime is loaded already.
+pub(super) fn loaded_limits() -> Option<&'static KernelLimits> {
+    Runtime::loaded()?;
+    limits().ok()
+}
+
+/// Returns the runtime's own objects.
+pub(super) fn native() -> std::result::Result<NativeRuntime, String> {
+    let (platform, device, context) = Runtime::get()?.raw();
+    Ok(NativeRuntime {
+        platform,
+        device,
+        context,
+    })
+}
+
+/// Returns a description of the runtime, if there is one.
+pub(super) fn description() -> Option<String> {
+    let runtime = Runtime::get().ok()?;
+    Some(format!(
+        "{} {} ({})",
+        runtime.platform_name(),
+        runtime.version(),
+        runtime.path().display()
+    ))
+}
+
+fn describe(runtime: &'static Runtime) -> KernelLimits {
+    let limits = runtime.limits();
+    let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let subgroups: Vec<u32> = limits.subgroup_sizes.iter().copied().map(narrow).collect();
+    // The usual one is what compilers choose for words of 32 bits: a vector of 512.
+    let usual = subgroups.iter().copied().filter(|size| *size <= 16).max();
+    KernelLimits {
+        // That of the language, which all runtimes share that serve.
+        architecture: (3, 0),
+        block_threads: narrow(limits.group_items),
+        block: limits.group_sizes.map(narrow),
+        grid: [u32::MAX; 3],
+        subgroup: usual.or(subgroups.first().copied()).unwrap_or(1),
+        // Once in a process.
+        subgroups: Vec::leak(subgroups),
+        shared_memory: short(limits.local_memory),
+        registers: 0,
+        constant_memory: short(limits.constant_memory),
+        arguments: narrow(limits.argument_bytes),
+        cooperative: false,
+        clusters: false,
+        local_arguments: true,
+        offsets: true,
+        block_choice: true,
+        intermediate_languages: &limits.intermediate_languages,
+        extensions: runtime.extensions(),
+    }
+}
+
+/// Returns a failure of the runtime as an error.
+fn error(failure: Failure) -> Error {
+    let name = failure.name().to_owned();
+    let (backend, code) = (BackendKind::Host, i64::from(failure.code));
+    if failure.is_out_of_memory() {
+        return Error::OutOfMemory {
+            bytes: 0,
+            code: Some(code),
+            limit: None,
+        };
+    }
+    let operation = failure.operation;
+    match operation {
+        "clCreateProgramWithSource"
+        | "clCreateProgramWithIL"
+        | "clCreateProgramWithBinary"
+        | "clSetProgramSpecializationConstant"
+        | "clBuildProgram"
+        | "clCompileProgram"
+        | "clLinkProgram" => Error::Program {
+            backend,
+            operation,
+            code,
+            name,
+            log: failure.log,
+        },
+        _ => Error::Driver {
+            backend,
+            operation,
+            code,
+            name,
+        },
+    }
+}
+
+/// The loader of programs; it has no state of its own.
+pub(super) struct HostPrograms;
+
+impl Programs for HostPrograms {
+    fn load(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Arc<dyn LoadedProgram>> {
+        let runtime = runtime()?;
+        let prepared = images.iter().map(image::prepare);
+        let prepared = prepared.collect::<Result<Vec<_>>>()?;
+        let linker = image::linker_options(&options.compiler);
+        let options = BuildOptions {
+            compiler: &options.compiler,
+            linker: &linker,
+        };
+        // SAFETY: the maker of each image that is no text promised that it is well-formed.
+        let program = unsafe { Program::build(runtime, &prepared, options) }.map_err(error)?;
+        Ok(Arc::new(HostProgram(Arc::new(program))))
+    }
+
+    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>> {
+        let is_owned = ownership == Ownership::Owned;
+        // SAFETY: promised by the caller.
+        let program = unsafe { Program::adopt(runtime()?, program, is_owned) };
+        Ok(Arc::new(HostProgram(Arc::new(program))))
+    }
+
+    unsafe fn adopt_kernel(
+        &self,
+        kernel: usize,
+        ownership: Ownership,
+    ) -> Result<(Arc<dyn LoadedProgram>, String)> {
+        let runtime = runtime()?;
+        // SAFETY: promised by the caller.
+        let (name, program) = unsafe {
+            (
+                opencl_cpu::name_of(runtime, kernel).map_err(error)?,
+                opencl_cpu::program_of(runtime, kernel).map_err(error)?,
+            )
+        };
+        // SAFETY: the kernel keeps its program until here.
+        let program = unsafe { Program::adopt(runtime, program, false) };
+        if ownership == Ownership::Owned {
+            // SAFETY: the caller gives it away; launches use a kernel of their own.
+            unsafe { opencl_cpu::release(runtime, kernel) };
+        }
+        Ok((Arc::new(HostProgram(Arc::new(program))), name))
+    }
+}
+
+/// A program that the runtime has built.
+struct HostProgram(Arc<Program>);
+
+impl LoadedProgram for HostProgram {
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>> {
+        match self.0.kernel(name) {
+            Ok(kernel) => Ok(Arc::new(HostKernel::new(kernel))),
+            Err(failure) if failure.is_unknown_name() => {
+                Err(Error::NoSymbol(name.to_string_lossy().into_owned()))
+            }
+            Err(failure) => Err(error(failure)),
+        }
+    }
+
+    fn variable(&self, name: &CStr) -> Result<(Address, usize)> {
+        let found = self.0.variable(name);
+        let found = found.and_then(|(start, len)| Some((NonNull::new(start.cast())?, len)));
+        let (start, len) =
+            found.ok_or_else(|| Error::NoSymbol(name.to_string_lossy().into_owned()))?;
+        Ok((Address::new(start), len))
+    }
+
+    fn log(&self) -> &str {
+        self.0.log()
+    }
+
+    fn kernel_names(&self) -> Option<Vec<String>> {
+        self.0.kernel_names().ok()
+    }
+
+    fn binary(&self) -> Result<Option<Vec<u8>>> {
+        self.0.binary().map(Some).map_err(error)
+    }
+
+    fn raw(&self) -> usize {
+        self.0.raw()
+    }
+}

@@ -1,0 +1,331 @@
+//! Programs on the host, where an OpenCL runtime is installed; elsewhere the tests say so and pass.
+//! The conformance suite has what several processes do with kernels.
+
+use crosshandle::{
+    Command, Context, Device, Error, Event, KernelArguments, LaunchShape, ProgramImage,
+    ProgramOptions, QueueOrder,
+};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const SPIR_V: &[u8] = include_bytes!("../../conformance/kernels/kernels.spv");
+const SOURCE: &str = "
+    #ifndef FACTOR
+    #define FACTOR 1
+    #endif
+    kernel void add(global uint *data, uint addend) {
+        data[get_global_id(0)] += FACTOR * addend;
+    }
+    kernel __attribute__((reqd_work_group_size(8, 1, 1))) void eight(global uint *data) {
+        data[get_global_id(0)] = get_local_size(0);
+    }
+";
+
+fn context() -> Option<Context> {
+    let host = Device::find("host").unwrap();
+    match host.kernels() {
+        Ok(limits) => {
+            assert!(limits.block_threads > 0 && host.kernel_runtime().is_some());
+            Some(Context::new(&host).unwrap())
+        }
+        Err(Error::Unsupported(reason)) => {
+            println!("not tested: {reason}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn module() -> ProgramImage<'static> {
+    // SAFETY: the assembler's validator passed it.
+    unsafe { ProgramImage::spirv(SPIR_V) }
+}
+
+#[test]
+fn arguments_shapes_and_constants_reach_the_kernel() {
+    let Some(context) = context() else { return };
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(4 * 1000).unwrap();
+    let run = |kernel: &crosshandle::Kernel, shape, arguments| {
+        // SAFETY: the kernels stay within the thousand words.
+        let command = unsafe { Command::launch(kernel, shape, arguments) }.unwrap();
+        queue.submit(command).unwrap();
+        queue.finish_timeout(TIMEOUT).unwrap();
+        let words = memory.typed::<u32>().unwrap();
+        (0..words.len())
+            .map(|at| words.get(at).unwrap())
+            .collect::<Vec<_>>()
+    };
+    let program = context.load_program(module()).unwrap();
+    let mut names = program.kernel_names().unwrap();
+    names.sort();
+    assert_eq!(names, ["fill", "number", "reverse", "scale"]);
+
+    let number = program.kernel("number").unwrap();
+    let shape = LaunchShape::threads([1000, 1, 1]).offset([5, 0, 0]);
+    let words = run(&number, shape, KernelArguments::new().memory(&memory.all()));
+    assert!(words.iter().copied().eq(5..1005));
+
+    let reverse = program.kernel("reverse").unwrap();
+    let arguments = KernelArguments::new().memory(&memory.all()).local(4 * 100);
+    let words = run(
+        &reverse,
+        LaunchShape::new([10, 1, 1], [100, 1, 1]),
+        arguments,
+    );
+    let wanted = (0..10).flat_map(|part| (0..100).rev().map(move |at| 100 * part + at + 5));
+    assert!(words.iter().copied().eq(wanted));
+
+    // The module multiplies by 3, and by a constant that is 1 where nothing else is said.
+    let constants = [(0, 10_u32.to_le_bytes().to_vec())];
+    let more = context
+        .load_program(module().specialized(&constants))
+        .unwrap();
+    let scale = more.kernel("scale").unwrap();
+    let arguments = KernelArguments::new()
+        .memory(&memory.all())
+        .value(1_u32)
+        .value(1000_u32);
+    let words = run(&scale, LaunchShape::covering(1000, 64).unwrap(), arguments);
+    assert_eq!((words[0], words[999]), (30 * 104 + 1, 30 * 905 + 1));
+
+    let options = ProgramOptions::new().compiler("-DFACTOR=2");
+    let source = [ProgramImage::text(SOURCE)];
+    let program = context.load_program_with(&source, &options).unwrap();
+    let add = program.kernel("add").unwrap();
+    let arguments = KernelArguments::new().memory(&memory.all()).value(7_u32);
+    let words = run(&add, LaunchShape::threads([1000, 1, 1]), arguments);
+    assert_eq!(words[0], 30 * 104 + 1 + 14);
+
+    // What the runtime made can be loaded again.
+    let binary = program.binary().unwrap().unwrap();
+    // SAFETY: the runtime made it.
+    let again = context
+        .load_program(unsafe { ProgramImage::binary(&binary) })
+        .unwrap();
+    let eight = again.kernel("eight").unwrap();
+    assert_eq!(eight.properties().required_block, Some([8, 1, 1]));
+    let arguments = KernelArguments::new().memory(&memory.all());
+    let words = run(&eight, LaunchShape::new([125, 1, 1], [8, 1, 1]), arguments);
+    assert!(words.iter().all(|word| *word == 8));
+}
+
+#[test]
+fn refusals_say_what_is_wrong() {
+    let Some(context) = context() else { return };
+    let refused = context
+        .load_program(ProgramImage::text("kernel void broken("))
+        .unwrap_err();
+    assert!(
+        matches!(&refused, Error::Program { log, .. } if !log.is_empty()),
+        "{refused}"
+    );
+    for bytes in [
+        &SPIR_V[..10],
+        &SPIR_V[..SPIR_V.len() - 16],
+        b"not SPIR-V at all...",
+    ] {
+        // SAFETY: what is refused is not compiled.
+        let image = unsafe { ProgramImage::spirv(bytes) };
+        let refused = context.load_program(image).unwrap_err();
+        assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+    }
+    let program = context.load_program(module()).unwrap();
+    assert!(matches!(program.kernel("nothing"), Err(Error::NoSymbol(_))));
+    assert!(matches!(
+        program.variable("nothing"),
+        Err(Error::NoSymbol(_))
+    ));
+    let fill = program.kernel("fill").unwrap();
+    let memory = context.allocate(4096).unwrap();
+    let first = || KernelArguments::new().memory(&memory.all());
+    let one = LaunchShape::new([1; 3], [1; 3]);
+    // SAFETY: nothing of it is submitted.
+    let refuse =
+        |shape, arguments| unsafe { Command::launch(&fill, shape, arguments) }.unwrap_err();
+    for arguments in [
+        first(),
+        first().value(1_u32).value(1_u32).value(1_u32),
+        first().value(1_u8).value(1_u32),
+        first().value(1_u64).value(1_u32),
+        first().local(4).value(1_u32),
+        first().address(0).value(1_u32),
+    ] {
+        let error = refuse(one, arguments.clone());
+        assert!(
+            matches!(error, Error::InvalidArgument(_)),
+            "{arguments:?}: {error}"
+        );
+    }
+    let right = || first().value(1_u32).value(1_u32);
+    for shape in [
+        LaunchShape::new([1; 3], [1 << 20, 1, 1]),
+        LaunchShape::new([1; 3], [0, 1, 1]),
+    ] {
+        assert!(matches!(refuse(shape, right()), Error::InvalidArgument(_)));
+    }
+    for shape in [
+        one.shared_memory(4),
+        one.cooperative(true),
+        one.cluster([1; 3]),
+    ] {
+        assert!(matches!(refuse(shape, right()), Error::Unsupported(_)));
+    }
+    // SAFETY: it writes one word of the memory.
+    let command = unsafe { Command::launch(&fill, one, right()) }.unwrap();
+    let queue = context.create_queue().unwrap();
+    queue.submit(command).unwrap();
+    queue.finish_timeout(TIMEOUT).unwrap();
+}
+
+#[test]
+fn launches_wait_and_signal_in_both_kinds_of_queues() {
+    let Some(context) = context() else { return };
+    let program = context.load_program(ProgramImage::text(SOURCE)).unwrap();
+    let add = program.kernel("add").unwrap();
+    let memory = context.allocate(4).unwrap();
+    let launch = || {
+        let arguments = KernelArguments::new().memory(&memory.all()).value(1_u32);
+        // SAFETY: it adds to the only word.
+        unsafe { Command::launch(&add, LaunchShape::new([1; 3], [1; 3]), arguments) }.unwrap()
+    };
+    for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
+        let queue = context.create_queue_with(order).unwrap();
+        let gate = context.create_event().unwrap();
+        let mut last: Option<Event> = None;
+        for _ in 0..200 {
+            let event = context.create_event().unwrap();
+            let command = launch().signal(&event).after_value(&gate, 1);
+            queue
+                .submit(match &last {
+                    Some(last) => command.after(last),
+                    None => command,
+                })
+                .unwrap();
+            last = Some(event);
+        }
+        assert!(!queue.is_idle());
+        gate.signal().unwrap();
+        last.unwrap().wait_timeout(TIMEOUT).unwrap();
+    }
+    assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(400));
+    // What waits for a failed signal does not run, and fails too.
+    let queue = context.create_queue().unwrap();
+    let (failed, after) = (
+        context.create_event().unwrap(),
+        context.create_event().unwrap(),
+    );
+    queue
+        .submit(Command::call(|| Err::<(), _>("no")).signal(&failed))
+        .unwrap();
+    queue
+        .submit(launch().after(&failed).signal(&after))
+        .unwrap();
+    let result = after.wait_timeout(TIMEOUT);
+    assert!(matches!(result, Err(Error::CommandFailed(_))), "{result:?}");
+    assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(400));
+}
+
+/// Uses memory, events and queues, and nothing of kernels; in a process of its own.
+#[test]
+#[ignore = "`nothing_is_loaded_without_kernels` runs it"]
+fn without_kernels() {
+    let host = Device::find("host").unwrap();
+    assert!(host.loaded_kernels().is_none());
+    let context = Context::new(&host).unwrap();
+    let (memory, event) = (
+        context.allocate(4096).unwrap(),
+        context.create_event().unwrap(),
+    );
+    let queue = context.create_queue().unwrap();
+    let fill = Command::fill(memory.all(), &[1]).unwrap();
+    queue.submit(fill.signal(&event)).unwrap();
+    event.wait_timeout(TIMEOUT).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .to_lowercase();
+    assert!(
+        !maps.contains("opencl") && !maps.contains("intelocl"),
+        "{maps}"
+    );
+}
+
+#[test]
+fn nothing_is_loaded_without_kernels() {
+    let program = std::env::current_exe().unwrap();
+    let arguments = ["--exact", "without_kernels", "--include-ignored"];
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && printed.contains("1 passed"),
+        "{printed}"
+    );
+}
+
+/// Prints what launches cost; `--ignored` runs it.
+#[test]
+#[ignore = "prints figures"]
+fn figures() {
+    let Some(context) = context() else { return };
+    let program = context.load_program(module()).unwrap();
+    let fill = program.kernel("fill").unwrap();
+    let memory = context.allocate(1024).unwrap();
+    let launch = || {
+        let arguments = KernelArguments::new()
+            .memory(&memory.all())
+            .value(1_u32)
+            .value(256_u32);
+        // SAFETY: it stays in the memory.
+        unsafe { Command::launch(&fill, LaunchShape::new([2, 1, 1], [128, 1, 1]), arguments) }
+            .unwrap()
+    };
+    let queue = context.create_queue().unwrap();
+    for _ in 0..5 {
+        let start = std::time::Instant::now();
+        for _ in 0..1000 {
+            queue.submit(launch()).unwrap();
+        }
+        let submitted = start.elapsed();
+        queue.finish_timeout(TIMEOUT).unwrap();
+        let finished = start.elapsed();
+        let start = std::time::Instant::now();
+        for _ in 0..1000 {
+            queue.submit(launch()).unwrap();
+            queue.finish_timeout(TIMEOUT).unwrap();
+        }
+        println!(
+            "1000 launches submitted {submitted:?}, finished {finished:?}; each finished {:?}",
+            start.elapsed()
+        );
+    }
+}
+
+#[test]
+fn variables_are_memory() {
+    let Some(context) = context() else { return };
+    let program = context.load_program(module()).unwrap();
+    let factor = program.variable("factor").unwrap();
+    assert_eq!(factor.len(), 4);
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(8).unwrap();
+    let first = memory.range(0..4).unwrap();
+    queue
+        .submit(Command::copy(factor.clone(), first.clone()).unwrap())
+        .unwrap();
+    queue
+        .submit(Command::fill(factor.clone(), &5_u32.to_ne_bytes()).unwrap())
+        .unwrap();
+    let scale = program.kernel("scale").unwrap();
+    let arguments = KernelArguments::new()
+        .memory(&first)
+        .value(1_u32)
+        .value(1_u32);
+    // SAFETY: it scales the first word.
+    let command = unsafe { Command::launch(&scale, LaunchShape::new([1; 3], [1; 3]), arguments) };
+    queue.submit(command.unwrap()).unwrap();
+    queue.finish_timeout(TIMEOUT).unwrap();
+    assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(3 * 5 + 1));
+}

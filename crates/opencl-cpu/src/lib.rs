@@ -1,0 +1,26 @@
+//! OpenCL runtimes for the CPU, found at run time.
+//!
+//! A CPU runtime with fine-grained *system* shared virtual memory runs kernels on any memory that the
+//! process has mapped, in place: what a kernel needs of OpenCL is then only its compiler and its threads.
+//! This crate finds such a runtime ([`Runtime::get`]) and has safe objects for the few things that
+//! are needed: [`Program`], [`Kernel`], and [`Queue`], an in-order queue of launches.
+//!
+//! Nothing is loaded before [`Runtime::get`] is called, and nothing is ever unloaded.
+
+#![allow(non_camel_case_types)]
+
+mod failure;
+mod kernel;
+mod library;
+mod program;
+mod queue;
+mod runtime;
+mod search;
+mod types;
+
+pub use failure::Failure;
+pub use kernel::{Argument, Kernel, KernelInfo, name_of, program_of, release};
+pub use program::{BuildOptions, Image, Program};
+pub use queue::{Completion, Queue, Shape};
+pub use runtime::{Limits, Runtime};
+pub use search::{LIBRARY_VARIABLE, REMEDY, load_loader};

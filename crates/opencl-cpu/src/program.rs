@@ -1,0 +1,356 @@
+//! Programs: images that the runtime compiles and links.
+
+use crate::Runtime;
+use crate::failure::{Failure, check};
+use crate::kernel::Kernel;
+use crate::runtime::{bytes, text};
+use crate::types::*;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// Code for the runtime.
+#[derive(Clone, Copy, Debug)]
+pub enum Image<'a> {
+    /// OpenCL C.
+    Source(&'a str),
+    /// A SPIR-V module, with the values of specialization constants by their numbers.
+    SpirV(&'a [u8], &'a [(u32, Vec<u8>)]),
+    /// What the runtime itself made of a program, or its compiler beforehand.
+    Binary(&'a [u8]),
+}
+
+/// The options of a build.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuildOptions<'a> {
+    /// The options of the compiler, as OpenCL names them.
+    pub compiler: &'a str,
+    /// The options of the linker, where several images are linked.
+    pub linker: &'a str,
+}
+
+/// A program that is built.
+pub struct Program {
+    runtime: &'static Runtime,
+    program: cl_program,
+    log: String,
+}
+
+/// A program that is released, unless it is built.
+struct Draft {
+    runtime: &'static Runtime,
+    program: cl_program,
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // SAFETY: made here, and released once.
+        unsafe { (self.runtime.library.clReleaseProgram)(self.program) };
+    }
+}
+
+impl Draft {
+    fn create(runtime: &'static Runtime, image: Image<'_>) -> Result<Self, Failure> {
+        let library = &runtime.library;
+        let (context, mut code) = (runtime.context, CL_SUCCESS);
+        // SAFETY: the context lives, and each image has as many bytes as is said.
+        let (operation, program) = unsafe {
+            match image {
+                Image::Source(source) => (
+                    "clCreateProgramWithSource",
+                    (library.clCreateProgramWithSource)(
+                        context,
+                        1,
+                        &source.as_ptr().cast(),
+                        &source.len(),
+                        &mut code,
+                    ),
+                ),
+                Image::SpirV(words, _) => (
+                    "clCreateProgramWithIL",
+                    (library.clCreateProgramWithIL)(
+                        context,
+                        words.as_ptr().cast(),
+                        words.len(),
+                        &mut code,
+                    ),
+                ),
+                Image::Binary(binary) => (
+                    "clCreateProgramWithBinary",
+                    (library.clCreateProgramWithBinary)(
+                        context,
+                        1,
+                        &runtime.device,
+                        &binary.len(),
+                        &binary.as_ptr(),
+                        ptr::null_mut(),
+                        &mut code,
+                    ),
+                ),
+            }
+        };
+        check(operation, code)?;
+        Ok(Self { runtime, program })
+    }
+
+    fn set_constants(&self, constants: &[(u32, Vec<u8>)]) -> Result<(), Failure> {
+        for (number, value) in constants {
+            // SAFETY: the program lives, and the value has as many bytes.
+            let code = unsafe {
+                (self.runtime.library.clSetProgramSpecializationConstant)(
+                    self.program,
+                    *number,
+                    value.len(),
+                    value.as_ptr().cast(),
+                )
+            };
+            check("clSetProgramSpecializationConstant", code)?;
+        }
+        Ok(())
+    }
+
+    fn log(&self) -> String {
+        let log = bytes("clGetProgramBuildInfo", |size, place, written| {
+            // SAFETY: program and device live, and the place has as many bytes.
+            unsafe {
+                (self.runtime.library.clGetProgramBuildInfo)(
+                    self.program,
+                    self.runtime.device,
+                    CL_PROGRAM_BUILD_LOG,
+                    size,
+                    place,
+                    written,
+                )
+            }
+        });
+        text(&log.unwrap_or_default())
+    }
+
+    fn check(&self, operation: &'static str, code: cl_int) -> Result<(), Failure> {
+        check(operation, code).map_err(|failure| Failure {
+            log: self.log(),
+            ..failure
+        })
+    }
+
+    /// Compiles and links the image by itself.
+    fn build(&self, options: &CStr) -> Result<(), Failure> {
+        // SAFETY: program, device and options live; there is no callback.
+        let code = unsafe {
+            (self.runtime.library.clBuildProgram)(
+                self.program,
+                1,
+                &self.runtime.device,
+                options.as_ptr(),
+                None,
+                ptr::null_mut(),
+            )
+        };
+        self.check("clBuildProgram", code)
+    }
+
+    /// Compiles the image, so that it can be linked.
+    fn compile(&self, options: &CStr) -> Result<(), Failure> {
+        // SAFETY: program, device and options live; there are no headers and no callback.
+        let code = unsafe {
+            (self.runtime.library.clCompileProgram)(
+                self.program,
+                1,
+                &self.runtime.device,
+                options.as_ptr(),
+                0,
+                ptr::null(),
+                ptr::null(),
+                None,
+                ptr::null_mut(),
+            )
+        };
+        self.check("clCompileProgram", code)
+    }
+
+    fn into_program(self) -> Program {
+        let program = Program {
+            runtime: self.runtime,
+            program: self.program,
+            log: self.log(),
+        };
+        std::mem::forget(self);
+        program
+    }
+}
+
+/// Returns a text as C has it.
+fn c_text(text: &str) -> Result<CString, Failure> {
+    CString::new(text).map_err(|_| Failure::new("clBuildProgram", CL_INVALID_VALUE))
+}
+
+impl Program {
+    /// Makes a program of one image, or links it of several.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code, and with the compiler's output if that refused.
+    ///
+    /// # Safety
+    /// SPIR-V and binaries are well-formed: runtimes trust what is in them.
+    pub unsafe fn build(
+        runtime: &'static Runtime,
+        images: &[Image<'_>],
+        options: BuildOptions<'_>,
+    ) -> Result<Self, Failure> {
+        let compiler = c_text(options.compiler)?;
+        let mut drafts = Vec::with_capacity(images.len());
+        for image in images {
+            let draft = Draft::create(runtime, *image)?;
+            if let Image::SpirV(_, constants) = image {
+                draft.set_constants(constants)?;
+            }
+            drafts.push(draft);
+        }
+        if let [_] = drafts[..] {
+            let draft = drafts.remove(0);
+            draft.build(&compiler)?;
+            return Ok(draft.into_program());
+        }
+        drafts
+            .iter()
+            .try_for_each(|draft| draft.compile(&compiler))?;
+        Self::link(runtime, &drafts, &c_text(options.linker)?)
+    }
+
+    fn link(runtime: &'static Runtime, drafts: &[Draft], options: &CStr) -> Result<Self, Failure> {
+        let programs: Vec<_> = drafts.iter().map(|draft| draft.program).collect();
+        let mut code = CL_SUCCESS;
+        // SAFETY: context, device, programs and options live; there is no callback.
+        let program = unsafe {
+            (runtime.library.clLinkProgram)(
+                runtime.context,
+                1,
+                &runtime.device,
+                options.as_ptr(),
+                programs.len() as cl_uint,
+                programs.as_ptr(),
+                None,
+                ptr::null_mut(),
+                &mut code,
+            )
+        };
+        if program.is_null() {
+            return Err(Failure::new("clLinkProgram", code));
+        }
+        let linked = Draft { runtime, program };
+        linked.check("clLinkProgram", code)?;
+        Ok(linked.into_program())
+    }
+
+    /// Adopts a program that other code has built with the same runtime. It is retained if it is not
+    /// `owned`, and released with the result.
+    ///
+    /// # Safety
+    /// `raw` is a living `cl_program` of the runtime; the caller gives a reference of an owned one away.
+    pub unsafe fn adopt(runtime: &'static Runtime, raw: usize, owned: bool) -> Self {
+        let program = cl_program(ptr::with_exposed_provenance_mut(raw));
+        if !owned {
+            // SAFETY: it lives, as promised.
+            unsafe { (runtime.library.clRetainProgram)(program) };
+        }
+        Draft { runtime, program }.into_program()
+    }
+
+    /// Returns the runtime.
+    pub fn runtime(&self) -> &'static Runtime {
+        self.runtime
+    }
+
+    /// Returns the compiler's output; may be empty.
+    pub fn log(&self) -> &str {
+        &self.log
+    }
+
+    /// Returns the `cl_program`.
+    pub fn raw(&self) -> usize {
+        self.program.0.expose_provenance()
+    }
+
+    /// Returns the kernel of a name.
+    ///
+    /// # Errors
+    /// [`is_unknown_name`](Failure::is_unknown_name) if there is none.
+    pub fn kernel(self: &Arc<Self>, name: &CStr) -> Result<Kernel, Failure> {
+        let mut code = CL_SUCCESS;
+        // SAFETY: the program lives, and the name ends with a zero.
+        let kernel = unsafe {
+            (self.runtime.library.clCreateKernel)(self.program, name.as_ptr(), &mut code)
+        };
+        check("clCreateKernel", code)?;
+        Kernel::new(Arc::clone(self), kernel)
+    }
+
+    /// Returns the names of all kernels.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code.
+    pub fn kernel_names(&self) -> Result<Vec<String>, Failure> {
+        let names = text(&self.info(CL_PROGRAM_KERNEL_NAMES)?);
+        let names = names.split(';').filter(|name| !name.is_empty());
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Returns the program as a binary, which can be built again on this machine.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code.
+    pub fn binary(&self) -> Result<Vec<u8>, Failure> {
+        let sizes = self.info(CL_PROGRAM_BINARY_SIZES)?;
+        let size = sizes
+            .first_chunk()
+            .map_or(0, |size| usize::from_ne_bytes(*size));
+        let mut binary = vec![0_u8; size];
+        let places = [binary.as_mut_ptr()];
+        // SAFETY: there is one device, and its place has as many bytes as the binary.
+        let code = unsafe {
+            (self.runtime.library.clGetProgramInfo)(
+                self.program,
+                CL_PROGRAM_BINARIES,
+                size_of_val(&places),
+                places.as_ptr().cast_mut().cast(),
+                ptr::null_mut(),
+            )
+        };
+        check("clGetProgramInfo", code)?;
+        Ok(binary)
+    }
+
+    fn info(&self, name: cl_uint) -> Result<Vec<u8>, Failure> {
+        bytes("clGetProgramInfo", |size, place, written| {
+            // SAFETY: the program lives, and the place has as many bytes.
+            unsafe {
+                (self.runtime.library.clGetProgramInfo)(self.program, name, size, place, written)
+            }
+        })
+    }
+
+    /// Returns the address and the length in bytes of a global variable; `None` if the program has none of
+    /// that name, or the runtime does not tell.
+    pub fn variable(&self, name: &CStr) -> Option<(*mut c_void, usize)> {
+        let find = self.runtime.extra.variable_pointer?;
+        let (mut len, mut start) = (0, ptr::null_mut());
+        // SAFETY: device and program live, and the name ends with a zero.
+        let code = unsafe {
+            find(
+                self.runtime.device,
+                self.program,
+                name.as_ptr(),
+                &mut len,
+                &mut start,
+            )
+        };
+        (code == CL_SUCCESS && !start.is_null()).then_some((start, len))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: this is its reference, and released once; kernels have references of their own.
+        unsafe { (self.runtime.library.clReleaseProgram)(self.program) };
+    }
+}

@@ -1,0 +1,366 @@
+//! The runtime that is used: a device with the CPU's threads, and the only context on it.
+
+use crate::failure::{Failure, check};
+use crate::library::Library;
+use crate::search;
+use crate::types::*;
+use std::ffi::{CStr, OsStr, OsString, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::OnceLock;
+
+/// A runtime in use. There is one in a process; it is never unloaded.
+pub struct Runtime {
+    pub(crate) library: Library,
+    pub(crate) device: cl_device_id,
+    pub(crate) context: cl_context,
+    platform: cl_platform_id,
+    path: OsString,
+    platform_name: String,
+    device_name: String,
+    version: String,
+    extensions: String,
+    limits: Limits,
+    pub(crate) extra: Extra,
+}
+
+static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+
+/// Functions of extensions, where the runtime has them.
+#[derive(Clone, Copy)]
+pub(crate) struct Extra {
+    pub(crate) variable_pointer: Option<VariablePointer>,
+    pub(crate) suggested_size: Option<SuggestedSize>,
+    pub(crate) concurrent_groups: Option<ConcurrentGroups>,
+}
+
+/// The type of `clGetDeviceGlobalVariablePointerINTEL`.
+pub(crate) type VariablePointer = unsafe extern "C" fn(
+    cl_device_id,
+    cl_program,
+    *const std::ffi::c_char,
+    *mut usize,
+    *mut *mut c_void,
+) -> cl_int;
+
+/// The type of `clGetKernelSuggestedLocalWorkSizeKHR`.
+pub(crate) type SuggestedSize = unsafe extern "C" fn(
+    cl_command_queue,
+    cl_kernel,
+    cl_uint,
+    *const usize,
+    *const usize,
+    *mut usize,
+) -> cl_int;
+
+/// The type of `clGetKernelMaxConcurrentWorkGroupCountINTEL`.
+pub(crate) type ConcurrentGroups = unsafe extern "C" fn(
+    cl_command_queue,
+    cl_kernel,
+    cl_uint,
+    *const usize,
+    *const usize,
+    *mut usize,
+) -> cl_int;
+
+/// The limits of kernels on the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most work-items of a work-group, altogether and in each dimension.
+    pub group_items: usize,
+    /// As [`group_items`](Self::group_items), in each dimension.
+    pub group_sizes: [usize; 3],
+    /// Bytes of local memory of a work-group.
+    pub local_memory: u64,
+    /// Bytes of a program's constants.
+    pub constant_memory: u64,
+    /// Bytes of all arguments of a launch together.
+    pub argument_bytes: usize,
+    /// The sizes of sub-groups, smallest first; empty if the runtime does not say.
+    pub subgroup_sizes: Vec<usize>,
+    /// The most sub-groups of a work-group; 0 if there are none.
+    pub subgroups: u32,
+    /// The versions of intermediate languages: `SPIR-V_1.4` and the like, with spaces between them.
+    pub intermediate_languages: String,
+}
+
+impl Runtime {
+    /// Returns the runtime of this process, and looks for it if that was not done. The error says what was
+    /// looked for, and what to install; it is kept, so that the search is done once.
+    pub fn get() -> Result<&'static Self, &'static str> {
+        match RUNTIME.get_or_init(search::find) {
+            Ok(runtime) => Ok(runtime),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Returns the runtime of this process, if it was looked for and found.
+    pub fn loaded() -> Option<&'static Self> {
+        RUNTIME.get()?.as_ref().ok()
+    }
+
+    /// Loads a library, and takes the first device of its first platform that serves.
+    pub(crate) fn load(path: &OsStr) -> Result<Self, String> {
+        let library = Library::load(path)?;
+        let mut reason = "it has no CPU device".to_owned();
+        for platform in platforms(&library)? {
+            for device in devices(&library, platform) {
+                match serves(&library, device) {
+                    Ok(()) => return Self::start(library, platform, device, path),
+                    Err(lack) => reason = lack,
+                }
+            }
+        }
+        Err(reason)
+    }
+
+    fn start(
+        library: Library,
+        platform: cl_platform_id,
+        device: cl_device_id,
+        path: &OsStr,
+    ) -> Result<Self, String> {
+        let mut code = CL_SUCCESS;
+        // SAFETY: one device, which lives, and no properties or callback.
+        let context = unsafe {
+            (library.clCreateContext)(ptr::null(), 1, &device, None, ptr::null_mut(), &mut code)
+        };
+        check("clCreateContext", code).map_err(|failure| failure.to_string())?;
+        let text = |name| device_text(&library, device, name).unwrap_or_default();
+        let limits = limits(&library, device).map_err(|failure| failure.to_string())?;
+        Ok(Self {
+            device,
+            context,
+            platform,
+            path: path.to_owned(),
+            platform_name: platform_text(&library, platform, CL_PLATFORM_NAME).unwrap_or_default(),
+            device_name: text(CL_DEVICE_NAME),
+            version: text(CL_DRIVER_VERSION),
+            extensions: text(CL_DEVICE_EXTENSIONS),
+            limits,
+            extra: Extra::find(&library, platform),
+            library,
+        })
+    }
+
+    /// Returns the library that the runtime was found by.
+    pub fn path(&self) -> &OsStr {
+        &self.path
+    }
+
+    /// Returns the name of the platform, by its maker.
+    pub fn platform_name(&self) -> &str {
+        &self.platform_name
+    }
+
+    /// Returns the name of the device.
+    pub fn device_name(&self) -> &str {
+        &self.device_name
+    }
+
+    /// Returns the runtime's version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Returns the names of the device's extensions, with spaces between them.
+    pub fn extensions(&self) -> &str {
+        &self.extensions
+    }
+
+    /// Returns the limits of kernels.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Returns OpenCL's own platform, device and context, as numbers.
+    pub fn raw(&self) -> (usize, usize, usize) {
+        let number = |pointer: *mut c_void| pointer.expose_provenance();
+        (
+            number(self.platform.0),
+            number(self.device.0),
+            number(self.context.0),
+        )
+    }
+}
+
+impl Extra {
+    fn find(library: &Library, platform: cl_platform_id) -> Self {
+        let find = |name: &CStr| {
+            // SAFETY: the platform lives, and the name ends with a zero.
+            let found = unsafe {
+                (library.clGetExtensionFunctionAddressForPlatform)(platform, name.as_ptr())
+            };
+            (!found.is_null()).then_some(found)
+        };
+        // SAFETY: the functions of these names have these types, by the extensions that define them.
+        unsafe {
+            Self {
+                variable_pointer: find(c"clGetDeviceGlobalVariablePointerINTEL")
+                    .map(|found| std::mem::transmute::<*mut c_void, VariablePointer>(found)),
+                suggested_size: find(c"clGetKernelSuggestedLocalWorkSizeKHR")
+                    .or_else(|| find(c"clGetKernelSuggestedLocalWorkSizeINTEL"))
+                    .map(|found| std::mem::transmute::<*mut c_void, SuggestedSize>(found)),
+                concurrent_groups: find(c"clGetKernelMaxConcurrentWorkGroupCountINTEL")
+                    .map(|found| std::mem::transmute::<*mut c_void, ConcurrentGroups>(found)),
+            }
+        }
+    }
+}
+
+fn platforms(library: &Library) -> Result<Vec<cl_platform_id>, String> {
+    let mut count = 0;
+    // SAFETY: asks for the number alone.
+    let code = unsafe { (library.clGetPlatformIDs)(0, ptr::null_mut(), &mut count) };
+    if code != CL_SUCCESS || count == 0 {
+        return Err(format!("it finds no platform (code {code})"));
+    }
+    let mut all = vec![cl_platform_id::NULL; count as usize];
+    // SAFETY: there is room for as many.
+    let code = unsafe { (library.clGetPlatformIDs)(count, all.as_mut_ptr(), ptr::null_mut()) };
+    check("clGetPlatformIDs", code).map_err(|failure| failure.to_string())?;
+    all.retain(|platform| !platform.is_null());
+    Ok(all)
+}
+
+fn devices(library: &Library, platform: cl_platform_id) -> Vec<cl_device_id> {
+    let (kind, mut count) = (CL_DEVICE_TYPE_CPU, 0);
+    // SAFETY: asks for the number alone.
+    let code = unsafe { (library.clGetDeviceIDs)(platform, kind, 0, ptr::null_mut(), &mut count) };
+    if code != CL_SUCCESS || count == 0 {
+        return Vec::new();
+    }
+    let mut all = vec![cl_device_id::NULL; count as usize];
+    // SAFETY: there is room for as many.
+    let code = unsafe {
+        (library.clGetDeviceIDs)(platform, kind, count, all.as_mut_ptr(), ptr::null_mut())
+    };
+    if code != CL_SUCCESS {
+        return Vec::new();
+    }
+    all.retain(|device| !device.is_null());
+    all
+}
+
+/// Returns what a device lacks that is needed.
+fn serves(library: &Library, device: cl_device_id) -> Result<(), String> {
+    let name = device_text(library, device, CL_DEVICE_NAME).unwrap_or_default();
+    let shared = device_value::<cl_bitfield>(library, device, CL_DEVICE_SVM_CAPABILITIES);
+    if shared.unwrap_or(0) & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM == 0 {
+        return Err(format!(
+            "its device '{name}' has no fine-grained system shared virtual memory, so that kernels could \
+             not work on shared memory in place"
+        ));
+    }
+    match device_value::<cl_uint>(library, device, CL_DEVICE_COMPILER_AVAILABLE) {
+        Ok(1) => Ok(()),
+        _ => Err(format!("its device '{name}' has no compiler")),
+    }
+}
+
+fn limits(library: &Library, device: cl_device_id) -> Result<Limits, Failure> {
+    let sizes = device_bytes(library, device, CL_DEVICE_MAX_WORK_ITEM_SIZES)?;
+    let mut group_sizes = [1; 3];
+    for (place, size) in group_sizes.iter_mut().zip(numbers(&sizes)) {
+        *place = size;
+    }
+    let subgroups = device_bytes(library, device, CL_DEVICE_SUB_GROUP_SIZES_INTEL);
+    let mut subgroup_sizes = numbers(&subgroups.unwrap_or_default());
+    subgroup_sizes.sort_unstable();
+    Ok(Limits {
+        group_items: device_value(library, device, CL_DEVICE_MAX_WORK_GROUP_SIZE)?,
+        group_sizes,
+        local_memory: device_value(library, device, CL_DEVICE_LOCAL_MEM_SIZE)?,
+        constant_memory: device_value(library, device, CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE)?,
+        argument_bytes: device_value(library, device, CL_DEVICE_MAX_PARAMETER_SIZE)?,
+        subgroup_sizes,
+        subgroups: device_value(library, device, CL_DEVICE_MAX_NUM_SUB_GROUPS).unwrap_or(0),
+        intermediate_languages: device_text(library, device, CL_DEVICE_IL_VERSION)
+            .unwrap_or_default(),
+    })
+}
+
+/// Returns bytes as numbers of the machine.
+fn numbers(bytes: &[u8]) -> Vec<usize> {
+    let (words, _) = bytes.as_chunks::<{ size_of::<usize>() }>();
+    words
+        .iter()
+        .map(|word| usize::from_ne_bytes(*word))
+        .collect()
+}
+
+/// Returns a value that a query answers with.
+pub(crate) fn value<T: Default + Copy>(
+    operation: &'static str,
+    query: impl FnOnce(usize, *mut c_void, *mut usize) -> cl_int,
+) -> Result<T, Failure> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    check(
+        operation,
+        query(size_of::<T>(), value.as_mut_ptr().cast(), ptr::null_mut()),
+    )?;
+    // SAFETY: all callers ask for numbers and handles, for which zeros are a value too.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Returns the bytes that a query answers with.
+pub(crate) fn bytes(
+    operation: &'static str,
+    query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int,
+) -> Result<Vec<u8>, Failure> {
+    let mut size = 0;
+    check(operation, query(0, ptr::null_mut(), &mut size))?;
+    let mut bytes = vec![0; size];
+    if size != 0 {
+        check(
+            operation,
+            query(size, bytes.as_mut_ptr().cast(), ptr::null_mut()),
+        )?;
+    }
+    Ok(bytes)
+}
+
+/// Returns bytes up to the first zero as text.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    let bytes = &bytes[..end.unwrap_or(bytes.len())];
+    String::from_utf8_lossy(bytes).trim().to_owned()
+}
+
+fn device_bytes(
+    library: &Library,
+    device: cl_device_id,
+    name: cl_uint,
+) -> Result<Vec<u8>, Failure> {
+    bytes("clGetDeviceInfo", |size, place, written| {
+        // SAFETY: the device lives, and the place has as many bytes.
+        unsafe { (library.clGetDeviceInfo)(device, name, size, place, written) }
+    })
+}
+
+fn device_text(library: &Library, device: cl_device_id, name: cl_uint) -> Result<String, Failure> {
+    Ok(text(&device_bytes(library, device, name)?))
+}
+
+fn device_value<T: Default + Copy>(
+    library: &Library,
+    device: cl_device_id,
+    name: cl_uint,
+) -> Result<T, Failure> {
+    value("clGetDeviceInfo", |size, place, written| {
+        // SAFETY: the device lives, and the place has as many bytes.
+        unsafe { (library.clGetDeviceInfo)(device, name, size, place, written) }
+    })
+}
+
+fn platform_text(
+    library: &Library,
+    platform: cl_platform_id,
+    name: cl_uint,
+) -> Result<String, Failure> {
+    let bytes = bytes("clGetPlatformInfo", |size, place, written| {
+        // SAFETY: the platform lives, and the place has as many bytes.
+        unsafe { (library.clGetPlatformInfo)(platform, name, size, place, written) }
+    })?;
+    Ok(text(&bytes))
+}

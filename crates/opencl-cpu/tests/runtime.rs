@@ -1,0 +1,222 @@
+//! What a runtime does that was found on this machine. Without one, the tests say so and pass.
+
+use opencl_cpu::{Argument, BuildOptions, Image, Program, Queue, Runtime, Shape};
+use std::ffi::CString;
+use std::sync::Arc;
+
+const SOURCE: &str = "
+    kernel void fill(global uint *to, uint value, uint count) {
+        size_t i = get_global_id(0);
+        if (i < count)
+            to[i] = value;
+    }
+    kernel void reverse(global uint *data, local uint *part) {
+        size_t i = get_local_id(0), n = get_local_size(0);
+        part[i] = data[get_global_id(0)];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        data[get_global_id(0)] = part[n - 1 - i];
+    }
+    kernel void follow(global ulong *place) {
+        *(global uint *)place[0] = get_global_id(0);
+    }
+";
+
+fn runtime() -> Option<&'static Runtime> {
+    match Runtime::get() {
+        Ok(runtime) => Some(runtime),
+        Err(reason) => {
+            println!("not tested: {reason}");
+            None
+        }
+    }
+}
+
+fn build(runtime: &'static Runtime, source: &str) -> Result<Arc<Program>, opencl_cpu::Failure> {
+    let images = [Image::Source(source)];
+    // SAFETY: source is no binary.
+    unsafe { Program::build(runtime, &images, BuildOptions::default()) }.map(Arc::new)
+}
+
+fn name(text: &str) -> CString {
+    CString::new(text).unwrap()
+}
+
+fn line(global: usize, local: Option<usize>) -> Shape {
+    Shape {
+        offset: [0; 3],
+        global: [global, 1, 1],
+        local: local.map(|local| [local, 1, 1]),
+    }
+}
+
+#[test]
+fn kernels_work_on_memory_in_place() {
+    let Some(runtime) = runtime() else { return };
+    let program = build(runtime, SOURCE).unwrap();
+    let queue = Queue::new(runtime).unwrap();
+    let fill = program.kernel(&name("fill")).unwrap();
+    let mut words = vec![0_u32; 1000];
+    let start = words.as_mut_ptr().expose_provenance();
+    let arguments = |value: &'static u32| {
+        [
+            Argument::Address(start),
+            Argument::Value(unsafe {
+                // SAFETY: a number is four bytes.
+                std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), 4)
+            }),
+            Argument::Value(&[0xE8, 3, 0, 0]),
+        ]
+    };
+    // SAFETY: the words live until the queue is finished, and nothing else looks at them.
+    let done =
+        unsafe { queue.launch(&fill, &line(1024, Some(128)), arguments(&7).into_iter()) }.unwrap();
+    done.wait().unwrap();
+    assert!(done.is_done().unwrap());
+    assert!(words.iter().all(|word| *word == 7));
+
+    for (index, word) in words.iter_mut().enumerate() {
+        *word = index as u32;
+    }
+    let reverse = program.kernel(&name("reverse")).unwrap();
+    let local = [Argument::Address(start), Argument::Local(4 * 100)];
+    // SAFETY: as above.
+    let done = unsafe { queue.launch(&reverse, &line(1000, Some(100)), local.into_iter()) };
+    done.unwrap().wait().unwrap();
+    let wanted = (0..10_u32).flat_map(|part| (0..100).rev().map(move |at| 100 * part + at));
+    assert!(words.iter().copied().eq(wanted));
+
+    let follow = program.kernel(&name("follow")).unwrap();
+    let place = [start as u64];
+    let indirect = [Argument::Address(place.as_ptr().expose_provenance())];
+    let shape = Shape {
+        offset: [42, 0, 0],
+        ..line(1, None)
+    };
+    // SAFETY: as above.
+    unsafe { queue.launch(&follow, &shape, indirect.into_iter()) }.unwrap();
+    queue.finish().unwrap();
+    assert_eq!(words[0], 42);
+}
+
+#[test]
+fn refusals_say_why() {
+    let Some(runtime) = runtime() else { return };
+    let refused = build(runtime, "kernel void wrong(").err().unwrap();
+    assert!(!refused.log.is_empty(), "{refused}");
+    let program = build(runtime, SOURCE).unwrap();
+    let mut names = program.kernel_names().unwrap();
+    names.sort();
+    assert_eq!(names, ["fill", "follow", "reverse"]);
+    assert!(
+        program
+            .kernel(&name("nothing"))
+            .err()
+            .unwrap()
+            .is_unknown_name()
+    );
+    let fill = program.kernel(&name("fill")).unwrap();
+    assert_eq!((fill.info().parameters, &*fill.info().name), (3, "fill"));
+    let short = [
+        Argument::Address(0),
+        Argument::Value(&[1]),
+        Argument::Value(&[1; 4]),
+    ];
+    let (index, failure) = fill.check_arguments(short.into_iter()).unwrap_err();
+    assert!(
+        index == 1 && failure.is_wrong_argument(),
+        "{index} {failure}"
+    );
+    let few = [Argument::Address(0)];
+    assert_eq!(fill.check_arguments(few.into_iter()).unwrap_err().0, 1);
+    let right = [
+        Argument::Address(0),
+        Argument::Value(&[1; 4]),
+        Argument::Value(&[1; 4]),
+    ];
+    fill.check_arguments(right.into_iter()).unwrap();
+}
+
+#[test]
+fn images_are_linked_and_binaries_built_again() {
+    let Some(runtime) = runtime() else { return };
+    let images = [
+        Image::Source("uint twice(uint); kernel void both(global uint *to) { *to = twice(*to); }"),
+        Image::Source("uint twice(uint x) { return 2 * x; }"),
+    ];
+    // SAFETY: source is no binary.
+    let linked = unsafe { Program::build(runtime, &images, BuildOptions::default()) }.unwrap();
+    let mut word = 21_u32;
+    let place = [Argument::Address((&raw mut word).expose_provenance())];
+    let queue = Queue::new(runtime).unwrap();
+    let run = |program: Program| {
+        let both = Arc::new(program).kernel(&name("both")).unwrap();
+        // SAFETY: the word lives until the launch is done.
+        let done = unsafe { queue.launch(&both, &line(1, Some(1)), place.into_iter()) };
+        done.unwrap().wait().unwrap();
+    };
+    let binary = linked.binary().unwrap();
+    run(linked);
+    // SAFETY: the runtime made the binary.
+    let again =
+        unsafe { Program::build(runtime, &[Image::Binary(&binary)], BuildOptions::default()) };
+    run(again.unwrap());
+    assert_eq!(word, 84);
+    // SAFETY: source is no binary.
+    let unresolved = unsafe { Program::build(runtime, &images[..1], BuildOptions::default()) };
+    println!("{:?}", unresolved.err());
+}
+
+/// Prints what a launch costs; `--ignored` runs it.
+#[test]
+#[ignore = "prints figures"]
+fn figures() {
+    let Some(runtime) = runtime() else { return };
+    println!(
+        "{} {} {:?}",
+        runtime.device_name(),
+        runtime.version(),
+        runtime.limits()
+    );
+    println!("{}", runtime.extensions());
+    let program = build(runtime, SOURCE).unwrap();
+    let fill = program.kernel(&name("fill")).unwrap();
+    println!("{:?}", fill.info());
+    let queue = Queue::new(runtime).unwrap();
+    println!(
+        "suggested {:?} concurrent {:?}",
+        queue.suggested_size(&fill, [0; 3], [1_000_003, 1, 1]),
+        queue.concurrent_groups(&fill, [64, 1, 1])
+    );
+    println!(
+        "suggested {:?}",
+        queue.suggested_size(&fill, [0; 3], [1_000_000, 1, 1])
+    );
+    let mut words = vec![0_u32; 1 << 20];
+    let start = words.as_mut_ptr().expose_provenance();
+    let arguments = [
+        Argument::Address(start),
+        Argument::Value(&[1, 0, 0, 0]),
+        Argument::Value(&[0, 1, 0, 0]),
+    ];
+    for round in 0..5 {
+        let begin = std::time::Instant::now();
+        for _ in 0..1000 {
+            // SAFETY: the words live until the queue is finished.
+            unsafe { queue.launch(&fill, &line(256, Some(128)), arguments.into_iter()) }.unwrap();
+        }
+        let submitted = begin.elapsed();
+        queue.finish().unwrap();
+        let finished = begin.elapsed();
+        let begin = std::time::Instant::now();
+        for _ in 0..1000 {
+            // SAFETY: the words live until the queue is finished.
+            let done = unsafe { queue.launch(&fill, &line(256, Some(128)), arguments.into_iter()) }
+                .unwrap();
+            done.wait().unwrap();
+        }
+        println!(
+            "round {round}: 1000 launches submitted {submitted:?} finished {finished:?}; each waited {:?}",
+            begin.elapsed()
+        );
+    }
+}

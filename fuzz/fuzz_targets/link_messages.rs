@@ -1,0 +1,38 @@
+//! Reads any bytes as what the other host sends over a link: a greeting, and frames with their lengths.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[allow(dead_code)]
+#[path = "../../crates/crosshandle-link/src/control/message.rs"]
+mod message;
+
+use message::{HELLO_SIZE, Hello, Message, PREFIX};
+
+fuzz_target!(|data: &[u8]| {
+    if let Some(bytes) = data.first_chunk::<HELLO_SIZE>()
+        && let Ok(hello) = Hello::decode(bytes)
+    {
+        assert_eq!(hello.encode(), *bytes);
+    }
+    check(data);
+    // As frames one after the other.
+    let mut rest = data;
+    while let Ok(Some(len)) = Message::frame_len(rest) {
+        let Some((frame, behind)) = rest.split_at_checked(len) else {
+            break;
+        };
+        check(&frame[PREFIX..]);
+        rest = behind;
+    }
+});
+
+/// Checks that an accepted message is canonical: encoding it again gives the same bytes.
+fn check(frame: &[u8]) {
+    if let Ok(message) = Message::decode(frame) {
+        let encoded = message.encode();
+        assert_eq!(Message::frame_len(&encoded), Ok(Some(encoded.len())));
+        assert_eq!(&encoded[PREFIX..], frame);
+    }
+}
