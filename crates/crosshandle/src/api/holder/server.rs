@@ -227,11 +227,16 @@ impl Server {
             }
             self.keep_promises();
         }
+        self.end();
+        Ok(())
+    }
+
+    /// Ends the successor, and leaves the directory.
+    fn end(&mut self) {
         if let Some(successor) = self.successor.take() {
             successor.end();
         }
         self.directory.clear(self.is_given);
-        Ok(())
     }
 
     fn start_successor(&mut self) {
@@ -415,6 +420,10 @@ impl Server {
                 let is_stop = matches!(request.question, Question::Stop);
                 match self.answer(number, request) {
                     Some(answer) if is_stop => {
+                        if matches!(answer, Answer::Done) {
+                            // First: who has the answer may end this process, too.
+                            self.end();
+                        }
                         let program = &self.connected[index];
                         send(&program.stream, &answer);
                         return matches!(answer, Answer::Done);
