@@ -47,7 +47,7 @@ impl ChildCli {
     fn is_requested() -> bool {
         std::env::args_os()
             .nth(1)
-            .is_some_and(|name| name == "peer")
+            .is_some_and(|name| name == "peer" || name == "successor")
     }
 }
 

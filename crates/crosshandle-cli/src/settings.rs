@@ -2,10 +2,12 @@
 
 use crate::failure::{Failure, Result};
 use crosshandle::handle::{BackendKind, DeviceUuid};
+use crosshandle::holder::Holder;
 use crosshandle::{Context, ContextOptions, Device};
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options that every command takes.
@@ -26,6 +28,39 @@ impl Settings {
         if self.verbose {
             let _ = writeln!(io::stderr(), "crosshandle: {line}");
         }
+    }
+
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
+    /// Returns the arguments that give another process of this program these settings.
+    pub(crate) fn as_arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        if let Some(directory) = &self.socket_dir {
+            arguments.extend(["--socket-dir".into(), directory.into()]);
+        }
+        if self.verbose {
+            arguments.push("--verbose".into());
+        }
+        arguments
+    }
+
+    /// Returns the holder of the socket directory, to be shown a token if there is one.
+    pub(crate) fn holder(&self, token: Option<&str>) -> Holder {
+        let mut holder = Holder::new();
+        if let Some(directory) = &self.socket_dir {
+            holder = holder.socket_dir(directory);
+        }
+        match token {
+            Some(token) => holder.token(token),
+            None => holder,
+        }
+    }
+
+    /// Returns the directory that the user has named, if any.
+    pub(crate) fn holder_directory(&self) -> Option<&Path> {
+        self.socket_dir.as_deref()
     }
 
     /// Returns the options of a context that exports or opens in the socket directory.

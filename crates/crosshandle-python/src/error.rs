@@ -62,7 +62,7 @@ fn class_of<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyType>>
         Error::Handle(_) | Error::Extent { .. } => "InvalidHandle",
         Error::WrongHost => "WrongHost",
         Error::WrongBackend { .. } | Error::WrongDevice { .. } => "WrongDevice",
-        Error::ExporterGone { .. } => "ExporterGone",
+        Error::ExporterGone { .. } | Error::HolderGone => "ExporterGone",
         Error::Stale => "Stale",
         Error::WrongKey => "WrongKey",
         Error::ReadOnly => "ReadOnly",

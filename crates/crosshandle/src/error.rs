@@ -4,6 +4,7 @@
 use crate::handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -58,6 +59,22 @@ pub enum Error {
     ExporterGone {
         /// The exporter's process id in its own PID namespace.
         pid: u32,
+    },
+
+    /// The exporter has handed the memory over to a holder, which does not answer.
+    #[error(
+        "the exporter has handed this memory over to a holder, and the holder is gone; look for it with \
+         `crosshandle ls`, and load the memory again"
+    )]
+    HolderGone,
+
+    /// A holder does not do what it was asked for, or there is none.
+    #[error("{why}")]
+    Holder {
+        /// The reason, for programs.
+        fault: HolderFault,
+        /// The reason and what to do about it, for people.
+        why: String,
     },
 
     /// The exporter has freed the object since it made the handle.
@@ -189,6 +206,41 @@ pub enum Error {
     },
 }
 
+/// The reason why a [holder](crate::holder) does not do what it was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HolderFault {
+    /// No holder answers in the socket directory.
+    NoHolder,
+    /// Another holder answers there already.
+    SecondHolder,
+    /// Nothing is held under the name.
+    NoSuchName,
+    /// The name is in use.
+    NameTaken,
+    /// The name is protected from being removed or replaced.
+    Pinned,
+    /// The program has not shown the name's token.
+    NotAllowed,
+    /// The memory cannot be held, or the question makes no sense.
+    Refused,
+}
+
+impl HolderFault {
+    fn kind(self) -> ErrorKind {
+        match self {
+            Self::NoHolder => ErrorKind::PeerDead,
+            Self::NotAllowed => ErrorKind::PermissionDenied,
+            Self::SecondHolder
+            | Self::NoSuchName
+            | Self::NameTaken
+            | Self::Pinned
+            | Self::Refused => ErrorKind::InvalidArgument,
+        }
+    }
+}
+
 /// What is known of a process that ended before it signalled, and of the event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -263,9 +315,11 @@ pub enum ErrorKind {
     BadHandle,
     /// The exporter has freed the object: [`Error::Stale`].
     Stale,
-    /// Another process has ended: [`Error::PeerDied`], [`Error::ExporterGone`].
+    /// Another process has ended: [`Error::PeerDied`], [`Error::ExporterGone`],
+    /// [`Error::HolderGone`]; no holder answers.
     PeerDead,
-    /// Something is not allowed: [`Error::ReadOnly`], [`Error::WrongKey`], [`Error::NotAdmitted`].
+    /// Something is not allowed: [`Error::ReadOnly`], [`Error::WrongKey`], [`Error::NotAdmitted`];
+    /// a holder was not shown a name's token.
     PermissionDenied,
     /// A deadline passed: [`Error::TimedOut`].
     TimedOut,
@@ -273,7 +327,7 @@ pub enum ErrorKind {
     CommandFailed,
     /// A program cannot be loaded, or has no such symbol: [`Error::Program`], [`Error::NoSymbol`].
     Program,
-    /// An argument is not allowed: [`Error::InvalidArgument`].
+    /// An argument is not allowed: [`Error::InvalidArgument`], [`Error::Holder`].
     InvalidArgument,
     /// The device, object or process does not support the operation: [`Error::Unsupported`].
     Unsupported,
@@ -299,7 +353,7 @@ impl Error {
             | Self::WrongDevice { .. }
             | Self::Extent { .. } => ErrorKind::BadHandle,
             Self::Stale => ErrorKind::Stale,
-            Self::PeerDied(_) | Self::ExporterGone { .. } => ErrorKind::PeerDead,
+            Self::PeerDied(_) | Self::ExporterGone { .. } | Self::HolderGone => ErrorKind::PeerDead,
             Self::ReadOnly | Self::WrongKey | Self::NotAdmitted { .. } => {
                 ErrorKind::PermissionDenied
             }
@@ -309,6 +363,7 @@ impl Error {
             Self::InvalidArgument(_) => ErrorKind::InvalidArgument,
             Self::Unsupported(_) => ErrorKind::Unsupported,
             Self::NoDevice { .. } => ErrorKind::NoDevice,
+            Self::Holder { fault, .. } => fault.kind(),
             Self::OutOfMemory { .. } | Self::LimitReached { .. } => ErrorKind::ResourceExhausted,
             Self::Protocol(_) => ErrorKind::Protocol,
             Self::Os { .. } => ErrorKind::Os,
@@ -323,7 +378,10 @@ impl Error {
 
     /// Returns whether another process ended before it did what this call needs.
     pub fn is_peer_dead(&self) -> bool {
-        matches!(self, Self::PeerDied(_) | Self::ExporterGone { .. })
+        matches!(
+            self,
+            Self::PeerDied(_) | Self::ExporterGone { .. } | Self::HolderGone
+        )
     }
 
     /// Returns whether the handle itself is damaged, of the wrong kind, or not a handle.

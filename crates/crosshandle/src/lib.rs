@@ -147,8 +147,8 @@ pub mod adapter_support {
     pub use crate::threads::background::{run, run_blocking};
 }
 
-pub use api::bundle::PackedBundle;
 pub use api::command::Command;
+pub use api::context::PackedBundle;
 pub use api::context::{Context, NativeEvent};
 pub use api::core::ContextOptions;
 pub use api::device::{BackendStatus, Device};
@@ -156,6 +156,7 @@ pub use api::event::{
     Event, EventOptions, EventProfile, EventStatus, Notification, Notifier, Reached, Subscription,
     Values,
 };
+pub use api::holder;
 pub use api::kernel::Kernel;
 pub use api::memory::{
     Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,
@@ -165,7 +166,7 @@ pub use api::program::Program;
 pub use api::queue::Queue;
 pub use api::report;
 pub use api::virtual_range::{VirtualRange, VirtualRangeExport};
-pub use error::{Error, ErrorKind, PeerDeath, Result};
+pub use error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};

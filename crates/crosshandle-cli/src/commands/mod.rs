@@ -1,18 +1,17 @@
 //! The subcommands, a file each.
 
-mod completions;
 mod demo;
 mod devices;
 mod doctor;
 mod event;
 mod gc;
-mod inspect;
+mod holder;
 mod link;
-mod man;
 mod peer;
 mod ps;
 mod read;
 mod share;
+mod texts;
 mod top;
 
 use crate::failure::{EXIT_STATUS_HELP, Result};
@@ -47,15 +46,33 @@ pub(crate) enum Command {
     /// Watch who shares what, how much is copied and signalled, and which waits are stuck
     #[command(after_help = top::AFTER_HELP)]
     Top(top::Args),
+    /// Keep what programs hand over when they have ended, with a successor that outlives this process
+    #[command(after_help = holder::HOLD_AFTER_HELP)]
+    Hold(holder::HoldArgs),
+    /// Load a model's safetensors into device memory, and hand it over to the holder
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Load(holder::LoadArgs),
+    /// Take the hash of a held model's contents again, and compare
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Verify(holder::VerifyArgs),
+    /// List the names of what a holder keeps
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Ls(holder::ListArgs),
+    /// Have a holder let go of names; who has their memory open keeps it
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Rm(holder::RemoveArgs),
+    /// Protect a name from being removed or replaced
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Pin(holder::PinArgs),
     /// Remove the sockets of processes that were killed
     #[command(after_help = EXIT_STATUS_HELP)]
     Gc(gc::Args),
     /// Explain a handle in words, without opening it
-    Inspect(inspect::Args),
+    Inspect(texts::inspect::Args),
     /// Print the completions of a shell
-    Completions(completions::Args),
+    Completions(texts::completions::Args),
     /// Print the manual page, or write the pages of all commands into a directory
-    Man(man::Args),
+    Man(texts::man::Args),
 }
 
 impl Command {
@@ -75,10 +92,16 @@ impl Command {
             Self::Link(command) => link::run(&command, settings),
             Self::Ps(args) => ps::run(&args, settings),
             Self::Top(args) => top::run(&args, settings),
+            Self::Hold(args) => holder::hold(&args, settings),
+            Self::Load(args) => holder::load(&args, settings),
+            Self::Verify(args) => holder::verify(&args, settings),
+            Self::Ls(args) => holder::list(&args, settings),
+            Self::Rm(args) => holder::remove(&args, settings),
+            Self::Pin(args) => holder::pin(&args, settings),
             Self::Gc(args) => gc::run(&args, settings),
-            Self::Inspect(args) => inspect::run(&args),
-            Self::Completions(args) => completions::run(&args, command_line()),
-            Self::Man(args) => man::run(&args, command_line()),
+            Self::Inspect(args) => texts::inspect::run(&args),
+            Self::Completions(args) => texts::completions::run(&args, command_line()),
+            Self::Man(args) => texts::man::run(&args, command_line()),
         }
     }
 }
@@ -88,12 +111,16 @@ impl Command {
 pub(crate) enum ChildCommand {
     /// The second process
     Peer(peer::Args),
+    /// The second process of a holder
+    Successor(holder::SuccessorArgs),
 }
 
 impl ChildCommand {
     /// Runs the child process's part.
     pub(crate) fn run(self, settings: &Settings) -> Result<()> {
-        let Self::Peer(args) = self;
-        peer::run(&args, settings)
+        match self {
+            Self::Peer(args) => peer::run(&args, settings),
+            Self::Successor(args) => holder::succeed(&args, settings),
+        }
     }
 }

@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// Let those who open it read only
     #[arg(long)]
     read_only: bool,
+    /// Hand the memory over to a holder under this name, print its handle, and end
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
@@ -35,6 +38,10 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     } else {
         memory.handle()?
     };
+    if let Some(name) = &args.name {
+        memory.hand_over(&settings.holder(None), name)?;
+        return output::line(handle);
+    }
     let description = format!("{} of {}", bytes(memory.len() as u64), args.file.display());
     hold(settings, &handle, &description)
     // The memory, the context and the exporter's socket are dropped here.

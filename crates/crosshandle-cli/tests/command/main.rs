@@ -3,6 +3,7 @@
 mod common;
 mod demo;
 mod event;
+mod holder;
 mod limits;
 mod link;
 mod machine;

@@ -1,11 +1,11 @@
 //! The objects that programs use. Every argument is checked here, once; backends rely on that.
 
-pub(crate) mod bundle;
 pub(crate) mod command;
 pub(crate) mod context;
 pub(crate) mod core;
 pub(crate) mod device;
 pub(crate) mod event;
+pub mod holder;
 pub(crate) mod kernel;
 pub(crate) mod memory;
 pub(crate) mod physical;

@@ -47,8 +47,10 @@ impl PhysicalMemory {
         core.check_memory(&fields, access)?;
         let credential = Credential::of(&fields);
         let deadline = core.deadline();
-        let attachment = core.attachment(&fields, First::Memory(access), &deadline)?;
-        let fetched = attachment.fetch(&fields, access, &deadline)?;
+        let next = First::Memory(access);
+        let (attachment, fetched) = core.ask_either(&fields, next, &deadline, |attachment| {
+            attachment.fetch(&fields, access, &deadline)
+        })?;
         let len = fetched.len;
         if len != fields.length || fields.offset != 0 {
             return Err(Error::Extent {

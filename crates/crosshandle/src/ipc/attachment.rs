@@ -4,7 +4,7 @@
 use super::broker::protocol::{BackendBlob, PieceTable, ProgramName, Refusal, Reply, Request};
 use super::broker::{
     self, Answer, Connection, Deadline, Exports, Fetch, Fetched, FetchedPieces, PeerPolicy,
-    PieceBatch, PieceFile, Supply,
+    PieceBatch, PieceFile, Route, Supply,
 };
 use super::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk, capacity, place_of};
 use super::event_arena::{EventArena, EventArenas, PeerWatches};
@@ -62,11 +62,12 @@ pub(crate) struct Attachment {
     ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// A context of any process.
+/// A context of any process, as its exporter answers for it or a holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ContextId {
     exporter: u64,
     context: u32,
+    route: Route,
 }
 
 impl Hash for ContextId {
@@ -79,7 +80,14 @@ impl ContextId {
     /// Returns the context that made a handle.
     #[inline]
     pub(crate) fn of(fields: &Fields) -> Self {
+        Self::by(fields, Route::Exporter)
+    }
+
+    /// Returns the context that made a handle, as one answers for it.
+    #[inline]
+    pub(crate) fn by(fields: &Fields, route: Route) -> Self {
         Self {
+            route,
             exporter: match is_planted("finding-8") {
                 true => 0,
                 false => fields.exporter,
@@ -141,18 +149,21 @@ static ATTACHMENTS: LazyLock<Mutex<Attachments>> = LazyLock::new(Mutex::default)
 static CHANGED: Condvar = Condvar::new();
 
 impl Attachment {
-    /// Returns the attachment to the context that made a handle, made now if there is none.
+    /// Returns the attachment to the context that made a handle, or to its holder, made now if there is
+    /// none.
     ///
     /// `next` is what the caller will fetch first: if the exporter has to be asked, it is asked for that at
     /// the same time.
     pub(crate) fn to(
         fields: &Fields,
+        route: Route,
         origin: &Origin,
         next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Self>> {
-        let context = ContextId::of(fields);
-        let is_local = broker::address::exporter_id()? == fields.exporter;
+        let context = ContextId::by(fields, route);
+        let is_local =
+            route == Route::Exporter && broker::address::exporter_id()? == fields.exporter;
         if is_local && let Some(exports) = broker::local_exports(fields.context) {
             let exporter = exports.as_any().downcast::<Exporter>();
             let exporter = exporter.map_err(|_| Error::Stale)?;
@@ -172,6 +183,8 @@ impl Attachment {
             // Ours, and its context is dropped.
             return Err(Error::ExporterGone { pid: fields.pid });
         }
+        // Dropped without the lock, which its drop takes.
+        let mut _ended = None;
         let mut attachments = ATTACHMENTS.lock();
         loop {
             match attachments.get(&context) {
@@ -179,6 +192,11 @@ impl Attachment {
                 Some(entry) => {
                     // `None`: one is being made, or is being dropped and closes the arena soon.
                     if let Some(attachment) = entry.as_ref().and_then(Weak::upgrade) {
+                        // A holder's successor goes on where it ended.
+                        if route == Route::Holder && attachment.is_hung_up() {
+                            _ended = Some(attachment);
+                            break;
+                        }
                         // First, since dropping the last attachment takes the lock.
                         drop(attachments);
                         attachment.check_admitted(origin)?;
@@ -203,7 +221,7 @@ impl Attachment {
         attachments.insert(context, None);
         drop(attachments);
         let vacancy = Vacancy(context);
-        let attachment = Self::connect(fields, origin, next, deadline)?;
+        let attachment = Self::connect(fields, route, origin, next, deadline)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
         if let Err(error) = attachment.watch_hang_up() {
@@ -219,6 +237,7 @@ impl Attachment {
     /// connections, to those that have said nothing yet.
     fn connect(
         fields: &Fields,
+        route: Route,
         origin: &Origin,
         next: First,
         deadline: &Deadline,
@@ -228,7 +247,7 @@ impl Attachment {
         // as long as the owner of a hostile one likes. Who needs it asks again for the error.
         let _ = LivenessLocks::get();
         loop {
-            let connection = Self::open_connection(fields, origin, deadline)?;
+            let connection = Self::open_connection(fields, route, origin, deadline)?;
             let request = Request::Attach {
                 context: fields.context,
                 credential: Credential::of(fields),
@@ -238,19 +257,24 @@ impl Attachment {
                 Err(_) if connection.has_hung_up() && !deadline.is_over() => {
                     thread::sleep(RECONNECT_INTERVAL);
                 }
-                answer => return Self::accepted(fields, connection, origin.timeout, answer?),
+                answer => {
+                    let context = ContextId::by(fields, route);
+                    return Self::accepted(context, connection, origin.timeout, answer?);
+                }
             }
         }
     }
 
     fn open_connection(
         fields: &Fields,
+        route: Route,
         origin: &Origin,
         deadline: &Deadline,
     ) -> Result<Connection> {
         let connection = Connection::open(
             fields.exporter,
             fields.pid,
+            route,
             origin.directory.as_deref(),
             &origin.policy,
             deadline,
@@ -267,7 +291,7 @@ impl Attachment {
     }
 
     fn accepted(
-        fields: &Fields,
+        origin: ContextId,
         connection: Connection,
         timeout: Duration,
         (reply, [catalog_file, ledger_file]): (Reply, [OwnedFd; 2]),
@@ -300,7 +324,7 @@ impl Attachment {
                 watch: OnceLock::new(),
             },
             watches: PeerWatches::default(),
-            origin: ContextId::of(fields),
+            origin,
             fetching: Turn::default(),
             ends_with_it: OnceLock::new(),
         }))
@@ -710,6 +734,7 @@ impl Attachment {
         supply.map_err(|refusal| match refusal {
             Refusal::ReadOnly => Error::ReadOnly,
             Refusal::WrongKey => Error::WrongKey,
+            Refusal::Moved => Error::HolderGone,
             Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
             Refusal::NoReadOnly => Error::Unsupported(
                 "a descriptor for reading only cannot be made, since there is no /proc".into(),

@@ -603,6 +603,7 @@ mod tests {
                 segment: 1,
                 access: Access::ReadOnly,
                 is_prepared: true,
+                is_moved: false,
                 particulars,
             };
             world.export(record, Exported::Memory(memory));

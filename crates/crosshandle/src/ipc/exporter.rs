@@ -96,7 +96,16 @@ impl Exporter {
         defers_reclaim: bool,
     ) -> Result<Arc<Self>> {
         drop(deferred_reclaim::take_closed(usize::MAX));
-        let number = next_number()?;
+        Self::numbered(next_number()?, label, policy, directory, defers_reclaim)
+    }
+
+    fn numbered(
+        number: u32,
+        label: Label,
+        policy: PeerPolicy,
+        directory: Option<PathBuf>,
+        defers_reclaim: bool,
+    ) -> Result<Arc<Self>> {
         let records = Mutex::new(Records::new()?);
         Ok(Arc::new_cyclic(|this| Self {
             number,
@@ -291,6 +300,7 @@ impl Exporter {
             segment,
             access,
             is_prepared: true,
+            is_moved: false,
             particulars,
         });
         let _counted = ExportedObject::new(kind, len);
@@ -326,10 +336,20 @@ impl Exporter {
         if process::is_forked() {
             return;
         }
+        let mut records = self.records();
+        if records.is_moved(record.index) {
+            // Its handles stay good: the holder answers for them. So the number is never used again.
+            drop(records);
+            match self.defers_reclaim {
+                // Nobody in this process knows when the last importer has closed it.
+                true => HANDED_OVER.lock().extend(keep),
+                false => drop(keep),
+            }
+            return;
+        }
         if let Some(generation) = self.catalog.generation(record.index) {
             open_count::end_generation(generation);
         }
-        let mut records = self.records();
         let segment = records.segment_of(record.index);
         let is_open = exported && self.is_open(record.index, segment);
         let export = records.take_export(record.index);
@@ -546,6 +566,111 @@ impl Exporter {
     }
 }
 
+/// Memory that goes from one process to another: what a context hands over, and what a holder answers
+/// for in its stead.
+impl Exporter {
+    /// Lets a holder answer for a record's memory from now on. Returns the last use of the memory by this
+    /// exporter, which the caller drops; `None` if the object was freed.
+    pub(crate) fn hand_over(&self, record: Record) -> Option<Arc<dyn Shared>> {
+        let mut records = self.records();
+        if !self.is_current(record) {
+            return None;
+        }
+        let export = records.export_mut(record.index)?;
+        let Exported::Memory(memory) = &mut export.object else {
+            return None;
+        };
+        memory.is_moved = true;
+        let moved: Arc<dyn Shared> = Arc::new(Moved);
+        Some(std::mem::replace(&mut memory.object, moved))
+    }
+
+    /// Makes the exports of a context of another process, which hold nothing yet. `number`: of that
+    /// context in that process.
+    pub(crate) fn of_another(number: u32, label: Label, policy: PeerPolicy) -> Result<Arc<Self>> {
+        let exporter = Self::numbered(number, label, policy, None, false)?;
+        // The first chunk describes the processes, whatever is held.
+        exporter.catalog.ensure(0)?;
+        let program = process::program();
+        (exporter.catalog).set_peer(Owner::EXPORTER, process::pid(), &program);
+        Ok(exporter)
+    }
+
+    /// Answers for a record of another process's context from now on, under its own number, generation
+    /// and key.
+    pub(crate) fn hold(
+        &self,
+        credential: Credential,
+        memory: HeldMemory,
+        name: &str,
+    ) -> Result<()> {
+        let Credential { record, key } = credential;
+        self.catalog.ensure(record.index)?;
+        let HeldMemory {
+            object,
+            segment,
+            access,
+            particulars,
+        } = memory;
+        let export = Export {
+            key,
+            _counted: ExportedObject::new(HandleKind::Memory, particulars.len as usize),
+            object: Exported::Memory(ExportedMemory {
+                object,
+                segment,
+                access,
+                is_prepared: true,
+                is_moved: false,
+                particulars,
+            }),
+        };
+        self.records().set_export(record.index, export);
+        if let Some(generation) = self.catalog.generation(record.index) {
+            generation.store(record.generation, Ordering::SeqCst);
+        }
+        self.catalog.set_name(record.index, name);
+        let this: Weak<dyn Exports> = self.this.clone();
+        broker::hold(key, self.policy.clone(), this);
+        Ok(())
+    }
+
+    /// Ends that. Who has the memory open keeps it.
+    pub(crate) fn release_held(&self, credential: Credential) {
+        broker::release_held(credential.key);
+        if let Some(generation) = self.catalog.generation(credential.record.index) {
+            open_count::end_generation(generation);
+        }
+        let export = self.records().take_export(credential.record.index);
+        // Without the lock: it may be the last descriptor of the memory.
+        drop(export);
+    }
+}
+
+/// Memory that was handed over, and that the driver would give to others in this process although
+/// importers have it open: it stays until the process ends.
+static HANDED_OVER: Mutex<Vec<Box<dyn Any + Send + Sync>>> = Mutex::new(Vec::new());
+
+/// Memory that another process has handed over.
+pub(crate) struct HeldMemory {
+    pub(crate) object: Arc<dyn Shared>,
+    pub(crate) segment: u32,
+    pub(crate) access: Access,
+    pub(crate) particulars: Particulars,
+}
+
+/// What is left of memory that was handed over, in the exporter.
+struct Moved;
+
+impl Shared for Moved {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn descriptor(&self, _: Access) -> Result<Arc<OwnedFd>> {
+        Err(Error::HolderGone)
+    }
+}
+
 /// Objects that importers have closed, to be dropped without a lock.
 #[derive(Default)]
 struct Closed {
@@ -601,9 +726,12 @@ impl Exporter {
         if !self.is_current(credential.record) {
             return Err(Refusal::Stale);
         }
-        match export.key == credential.key || is_planted("finding-1") {
-            true => Ok(&export.object),
-            false => Err(Refusal::WrongKey),
+        if export.key != credential.key && !is_planted("finding-1") {
+            return Err(Refusal::WrongKey);
+        }
+        match &export.object {
+            Exported::Memory(memory) if memory.is_moved => Err(Refusal::Moved),
+            object => Ok(object),
         }
     }
 
@@ -749,6 +877,10 @@ impl Importers {
 }
 
 impl Exports for Exporter {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
     fn descriptors_kept(&self) -> usize {
         usize::from(self.defers_reclaim)
     }
@@ -891,7 +1023,7 @@ impl Drop for Exporter {
 mod tests {
     use super::*;
     use crate::ipc::broker::protocol::{ProgramName, Reply, Request};
-    use crate::ipc::broker::{Connection, Deadline};
+    use crate::ipc::broker::{Connection, Deadline, Route};
     use crate::ipc::chunks::LedgerChunk;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
@@ -926,7 +1058,14 @@ mod tests {
         let number = address::exporter_id()?;
         let policy = PeerPolicy::default();
         let deadline = Deadline::after(DEADLINE);
-        let connection = Connection::open(number, 0, Some(directory), &policy, &deadline)?;
+        let connection = Connection::open(
+            number,
+            0,
+            Route::Exporter,
+            Some(directory),
+            &policy,
+            &deadline,
+        )?;
         let request = Request::Attach {
             context: exporter.number(),
             credential,

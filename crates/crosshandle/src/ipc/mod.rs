@@ -40,7 +40,7 @@ pub(crate) use event::{
     late_completion,
 };
 pub(crate) use event_arena::{Pin, Pinner};
-pub(crate) use exporter::Exporter;
+pub(crate) use exporter::{Exporter, HeldMemory};
 pub(crate) use record::{Credential, Record};
 pub(crate) use records::{
     ExportCells, KeepAlive, Particulars, Piece, PieceSet, PiecedMemory, Shared,

@@ -62,6 +62,7 @@ pub(crate) enum Reason {
     BadRequest,
     Busy,
     Gone,
+    Moved,
     NoReadOnly,
     NoRoom,
     NotAdmitted,
@@ -74,11 +75,12 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::BadHandle,
         Self::BadRequest,
         Self::Busy,
         Self::Gone,
+        Self::Moved,
         Self::NoReadOnly,
         Self::NoRoom,
         Self::NotAdmitted,
@@ -99,6 +101,7 @@ impl Reason {
             }
             Error::Protocol(_) => Self::BadRequest,
             Error::ExporterGone { .. } => Self::Gone,
+            Error::HolderGone => Self::Moved,
             Error::LimitReached { .. } | Error::OutOfMemory { .. } => Self::NoRoom,
             Error::NotAdmitted { .. } => Self::NotAdmitted,
             Error::ReadOnly => Self::ReadOnly,
@@ -115,6 +118,7 @@ impl Reason {
             Self::BadRequest => "bad_request",
             Self::Busy => "busy",
             Self::Gone => "gone",
+            Self::Moved => "moved",
             Self::NoReadOnly => "no_read_only",
             Self::NoRoom => "no_room",
             Self::NotAdmitted => "not_admitted",
@@ -129,6 +133,9 @@ impl Reason {
 
     /// Returns whether it takes a fault or an attack, and no mere misfortune, to be refused for this.
     pub(super) fn is_suspicious(self) -> bool {
-        !matches!(self, Self::Gone | Self::Stale | Self::TimedOut)
+        !matches!(
+            self,
+            Self::Gone | Self::Moved | Self::Stale | Self::TimedOut
+        )
     }
 }

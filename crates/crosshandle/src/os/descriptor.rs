@@ -4,7 +4,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{self, AtFlags, FileType, StatxFlags};
 use rustix::io::{self, Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The kind of file behind a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +54,25 @@ pub(crate) fn is_on_this_machine_alone(file: impl AsFd) -> bool {
         0x794c_7630, // overlayfs
     ];
     fs::fstatfs(file).is_ok_and(|status| LOCAL.contains(&(status.f_type as u64 & 0xffff_ffff)))
+}
+
+/// Returns the first descriptor that a service manager has handed to this very process, if it has: as
+/// `LISTEN_PID` and `LISTEN_FDS` say. Once; the descriptor is closed in programs that this process starts.
+pub(crate) fn handed_by_service_manager() -> Option<OwnedFd> {
+    /// The number of the first one, by the protocol.
+    const FIRST: RawFd = 3;
+    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    let is_ours = number("LISTEN_PID") == Some(std::process::id()) && number("LISTEN_FDS")? >= 1;
+    if !is_ours || IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return None;
+    }
+    // SAFETY: the service manager says that it opened the descriptor for this process, which takes it here
+    // once. It is only looked at before it is known to be open.
+    let given = unsafe { BorrowedFd::borrow_raw(FIRST) };
+    close_on_exec(given).ok()?;
+    // SAFETY: it is open, as the call before has shown, and nothing else in this process owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(FIRST) })
 }
 
 /// Closes a descriptor that a driver made in programs that this process starts.

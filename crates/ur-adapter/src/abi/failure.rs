@@ -129,6 +129,8 @@ fn result_of(error: &Error) -> ur_result_t {
         | Error::Stale
         | Error::WrongKey
         | Error::ExporterGone { .. }
+        | Error::HolderGone
+        | Error::Holder { .. }
         | Error::Protocol(_) => ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
         Error::WrongDevice { .. } | Error::NoDevice { .. } => {
             ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE

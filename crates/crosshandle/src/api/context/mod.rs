@@ -1,9 +1,11 @@
 //! Contexts: they allocate, export and open memory and events on one device.
 
+mod bundle;
 mod file;
 mod native;
 mod tuning;
 
+pub use bundle::PackedBundle;
 pub use native::NativeEvent;
 
 use crate::api::command::Command;

@@ -6,7 +6,7 @@ use crate::hal::Segment;
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::{Credential, ExportCells, KeepAlive, Particulars, Shared};
 use crate::os::process;
-use crate::pool::{Block, Pooled, SizeClass};
+use crate::pool::{Block, DEDICATED, Pooled, SizeClass};
 use crate::types::{Access, Address, AllocationOptions, MemoryKind};
 use std::mem;
 use std::ptr;
@@ -152,6 +152,19 @@ impl Allocation {
 
     fn block(&self) -> &Block {
         self.block.as_ref().expect("present until drop")
+    }
+
+    /// Returns whether nothing else is in the allocation's segment.
+    pub(crate) fn is_alone(&self) -> bool {
+        let block = self.block();
+        block.segment.number & DEDICATED != 0 && block.offset == 0
+    }
+
+    /// Lets a holder answer for the memory under the handles that were made.
+    pub(crate) fn hand_over(&self) {
+        for export in self.exports.all() {
+            drop(self.core.exporter().hand_over(export.record));
+        }
     }
 
     /// Names the allocation, for people.

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::hal::common::pieced_segment::PiecedSegment;
 use crate::hal::{BackendContext, Segment};
 use crate::handle::Fields;
+use crate::ipc::broker::Route;
 use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, First, Origin};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
@@ -97,28 +98,71 @@ impl Imports {
         next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
-        let key = ContextId::of(fields);
+        self.attachment_by(Route::Exporter, fields, origin, next, deadline)
+    }
+
+    #[inline]
+    fn attachment_by(
+        &self,
+        route: Route,
+        fields: &Fields,
+        origin: &Origin,
+        next: First,
+        deadline: &Deadline,
+    ) -> Result<Arc<Attachment>> {
+        let key = ContextId::by(fields, route);
         let attachments = read(&self.attachments);
         if let Some(attachment) = attachments.get(&key) {
-            if attachment.is_hung_up() {
+            if !attachment.is_hung_up() {
+                return Ok(Arc::clone(attachment));
+            }
+            // A holder has a successor.
+            if route == Route::Exporter {
                 return Err(Error::ExporterGone { pid: fields.pid });
             }
-            return Ok(Arc::clone(attachment));
         }
         drop(attachments);
-        self.attach(key, fields, origin, next, deadline)
+        self.attach(key, route, fields, origin, next, deadline)
+    }
+
+    /// Calls `fetch` with the attachment to a handle's exporter, and with that to its holder if the exporter
+    /// has handed the memory over or is gone. Returns the attachment that had it, too.
+    pub(super) fn ask_either<R>(
+        &self,
+        fields: &Fields,
+        origin: &Origin,
+        next: First,
+        deadline: &Deadline,
+        mut fetch: impl FnMut(&Attachment) -> Result<R>,
+    ) -> Result<(Arc<Attachment>, R)> {
+        let mut fetch_by = |route| {
+            let attachment = self.attachment_by(route, fields, origin, next, deadline)?;
+            let fetched = fetch(&attachment)?;
+            Ok((attachment, fetched))
+        };
+        match fetch_by(Route::Exporter) {
+            Err(error @ (Error::ExporterGone { .. } | Error::HolderGone)) => {
+                match fetch_by(Route::Holder) {
+                    // Nobody holds it, or not any more.
+                    Err(Error::ExporterGone { .. } | Error::Stale) => Err(error),
+                    held => held,
+                }
+            }
+            result => result,
+        }
     }
 
     #[cold]
     fn attach(
         &self,
         key: ContextId,
+        route: Route,
         fields: &Fields,
         origin: &Origin,
         next: First,
         deadline: &Deadline,
     ) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, origin, next, deadline)?;
+        let attachment = Attachment::to(fields, route, origin, next, deadline)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
@@ -157,10 +201,9 @@ impl Imports {
             segment: fields.segment,
             access,
         };
-        if let Some(imported) = self.find(&key) {
-            if imported.attachment.is_hung_up() {
-                return Err(Error::ExporterGone { pid: fields.pid });
-            }
+        if let Some(imported) = self.find(&key)
+            && !imported.attachment.is_hung_up()
+        {
             return Ok(imported);
         }
         self.import(core, key, fields, deadline)
@@ -174,7 +217,6 @@ impl Imports {
         fields: &Fields,
         deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
-        let attachment = core.attachment(fields, First::Memory(key.access), deadline)?;
         let backend: &dyn BackendContext = &**core.backend();
         // Before a driver hears of it.
         let check_extent = |actual| match fields.offset + fields.length {
@@ -182,7 +224,7 @@ impl Imports {
             _ => Ok(()),
         };
         let mut pieced: Option<PiecedSegment> = None;
-        let take = |pieces: FetchedPieces| {
+        let mut take = |pieces: FetchedPieces| {
             check_extent(pieces.len)?;
             // Its mappings, of which a process has a limited number, would stay as long as the context.
             if fields.segment & DEDICATED == 0 {
@@ -202,7 +244,10 @@ impl Imports {
                 segment.add(backend, import, part)
             })
         };
-        let fetched = attachment.fetch_segment(fields, key.access, deadline, take)?;
+        let (attachment, fetched) =
+            core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
+                attachment.fetch_segment(fields, key.access, deadline, &mut take)
+            })?;
         let memory = match (fetched, pieced) {
             (Some(fetched), _) => {
                 check_extent(fetched.len)?;
@@ -228,7 +273,9 @@ impl Imports {
             segments.retain(|_, cached| !cached.is_closed());
         }
         // Another thread may have been faster; then its mapping serves for both.
-        if let Some(other) = segments.get(&key).and_then(CachedImport::get) {
+        if let Some(other) = segments.get(&key).and_then(CachedImport::get)
+            && !other.attachment.is_hung_up()
+        {
             return Ok(other);
         }
         segments.insert(key, cached);

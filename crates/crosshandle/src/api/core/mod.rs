@@ -223,6 +223,19 @@ impl ContextCore {
             .attachment(fields, &self.origin, next, deadline)
     }
 
+    /// Calls `fetch` with the attachment to whoever answers for the memory that a handle names, and returns
+    /// that one, too.
+    pub(crate) fn ask_either<R>(
+        &self,
+        fields: &Fields,
+        next: First,
+        deadline: &Deadline,
+        fetch: impl FnMut(&Attachment) -> Result<R>,
+    ) -> Result<(Arc<Attachment>, R)> {
+        self.imports
+            .ask_either(fields, &self.origin, next, deadline, fetch)
+    }
+
     /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.
     #[inline]
     pub(crate) fn imported(

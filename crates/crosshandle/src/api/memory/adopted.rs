@@ -109,6 +109,25 @@ impl Adopted {
         self.name.get()
     }
 
+    pub(super) fn core(&self) -> &Arc<ContextCore> {
+        &self.core
+    }
+
+    /// Returns whether it is all of one allocation of the program's, and nobody wants to have it back.
+    pub(super) fn is_whole(&self) -> bool {
+        self.offset == 0
+            && self.len == self.segment.len()
+            && self.segment.pieces().is_none()
+            && self.owner.is_none()
+    }
+
+    /// Lets a holder answer for the memory.
+    pub(super) fn hand_over(&self) {
+        for export in self.exports.all() {
+            drop(self.core.exporter().hand_over(export.record));
+        }
+    }
+
     /// Returns a handle to the bytes from `offset` to the end.
     pub(super) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         if offset >= self.len {

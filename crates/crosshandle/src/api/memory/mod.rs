@@ -16,6 +16,7 @@ use crate::hal::Segment;
 use crate::hal::common::leak_registry;
 use crate::handle::MemoryHandle;
 use crate::ipc::KeepAlive;
+use crate::types::report::ObjectKind;
 use crate::types::{Access, Address, MemoryKind, Pod, SharedBytes, TypedSlice, byte_range};
 use adopted::Adopted;
 pub(crate) use opened::Opened;
@@ -66,6 +67,14 @@ impl Source {
             Self::Adopted(adopted) => Arc::clone(adopted) as _,
         }
     }
+}
+
+/// Memory that can be handed over.
+pub(crate) struct WholeMemory {
+    pub(crate) device: String,
+    pub(crate) kind: ObjectKind,
+    pub(crate) handle: MemoryHandle,
+    pub(crate) read_only: MemoryHandle,
 }
 
 impl Drop for Source {
@@ -233,6 +242,58 @@ impl Memory {
             Source::Opened(_) => Err(Error::invalid(
                 "this memory was opened from a handle; pass that handle on instead of a new one",
             )),
+        }
+    }
+
+    /// Describes the memory for a hand-over, and makes the handles for it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for memory that cannot be handed over.
+    pub(crate) fn describe_whole(&self) -> Result<WholeMemory> {
+        let (core, kind) = match &self.source {
+            Source::Owned(owned) => {
+                let allocation = owned.allocation();
+                if !allocation.is_alone() {
+                    return Err(Error::Unsupported(
+                        "this memory shares its segment with other allocations, and a holder would hold \
+                         them all: allocate it in a context without pooling \
+                         (`ContextOptions::pooling(false)`)"
+                            .into(),
+                    ));
+                }
+                (allocation.core(), allocation.kind().into())
+            }
+            Source::Adopted(adopted) => {
+                if !adopted.is_whole() {
+                    return Err(Error::Unsupported(
+                        "only the whole of one allocation can be handed over, and this is a part of one \
+                         that the program made with the driver, consists of several, or is only lent"
+                            .into(),
+                    ));
+                }
+                (adopted.core(), ObjectKind::Device)
+            }
+            Source::Opened(_) => {
+                return Err(Error::Unsupported(
+                    "this memory was opened from a handle: the process that allocated it can hand it over"
+                        .into(),
+                ));
+            }
+        };
+        Ok(WholeMemory {
+            device: core.device().to_string(),
+            kind,
+            handle: self.handle()?,
+            read_only: self.handle_read_only()?,
+        })
+    }
+
+    /// Notes that a holder answers for the memory from now on.
+    pub(crate) fn note_handed_over(&self) {
+        match &self.source {
+            Source::Owned(owned) => owned.allocation().hand_over(),
+            Source::Adopted(adopted) => adopted.hand_over(),
+            Source::Opened(_) => {}
         }
     }
 

@@ -81,6 +81,15 @@ pub fn socket_directories() -> Vec<PathBuf> {
     directories(None)
 }
 
+/// The end of the names under which a holder answers for exporters.
+const HELD_SUFFIX: &str = ".held";
+
+/// Returns the exporter that a holder answers for under this name; `None` for other names.
+pub(crate) fn held_exporter_of(name: &str) -> Option<u64> {
+    let (exporter, _) = exporter_of(&format!("{}.sock", name.strip_suffix(HELD_SUFFIX)?))?;
+    Some(exporter)
+}
+
 /// Returns the name of an exporter's socket.
 pub(super) fn socket_name(exporter: u64) -> String {
     format!("{exporter:016x}.sock")
@@ -89,6 +98,11 @@ pub(super) fn socket_name(exporter: u64) -> String {
 /// Returns the name of an exporter's socket until it listens.
 pub(super) fn unnamed_name(exporter: u64) -> String {
     format!("{exporter:016x}.new")
+}
+
+/// Returns the name under which a holder answers for what an exporter has handed over.
+pub(crate) fn held_name(exporter: u64) -> String {
+    format!("{exporter:016x}{HELD_SUFFIX}")
 }
 
 /// Returns the path of an exporter's socket in `directory`.
@@ -120,6 +134,9 @@ mod tests {
     fn only_names_that_exporters_use_are_theirs() {
         let name = socket_name(0xab);
         assert_eq!(exporter_of(&name), Some((0xab, false)));
+        assert_eq!(exporter_of(&held_name(0xab)), None);
+        assert_eq!(held_exporter_of(&held_name(0xab)), Some(0xab));
+        assert_eq!(held_exporter_of(&name), None);
         let unnamed = unnamed_name(0xab);
         assert_eq!(exporter_of(&unnamed), Some((0xab, true)));
         for other in [

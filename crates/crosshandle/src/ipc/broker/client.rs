@@ -9,6 +9,7 @@ use super::protocol::{
 };
 use super::reports;
 use crate::error::Result;
+use crate::handle::Key;
 use crate::ipc::record::Credential;
 use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
 use crate::observe::{self, Limit, Peer as Observed, Side};
@@ -32,6 +33,9 @@ use std::time::Instant;
 /// A context's exports, as the exchange thread uses them. None of the methods blocks or calls a
 /// driver. All but the first check that the credential is that of an object of this context.
 pub(crate) trait Exports: Send + Sync {
+    /// Returns the number of the context in the process that made it.
+    fn number(&self) -> u32;
+
     /// Returns whether this user's processes may attach.
     fn admits(&self, uid: u32) -> bool;
 
@@ -157,6 +161,10 @@ struct Published {
 /// All contexts of this process that have exported something, by number.
 static PUBLISHED: LazyLock<RwLock<HashMap<u32, Published>>> = LazyLock::new(RwLock::default);
 
+/// The exports that answer for records which other processes have handed over to this one, by the
+/// records' keys. A key names its record alone, whatever context of whatever process that was in.
+static HELD: LazyLock<RwLock<HashMap<[u8; 16], Published>>> = LazyLock::new(RwLock::default);
+
 /// When this process began to export, in nanoseconds since 1970.
 static STARTED: OnceLock<u64> = OnceLock::new();
 /// Requests and connections that were refused before they were any context's.
@@ -167,6 +175,31 @@ pub(crate) fn publish(context: u32, policy: PeerPolicy, exports: Weak<dyn Export
     STARTED.get_or_init(process::time);
     let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
     all.insert(context, Published { policy, exports });
+}
+
+/// Notes that this process answers importers from now on, though it exports nothing yet.
+pub(super) fn note_start() {
+    STARTED.get_or_init(process::time);
+}
+
+/// Answers for a record that another process has handed over.
+pub(crate) fn hold(key: Key, policy: PeerPolicy, exports: Weak<dyn Exports>) {
+    STARTED.get_or_init(process::time);
+    let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
+    all.insert(*key.as_bytes(), Published { policy, exports });
+}
+
+/// Answers for such a record no more.
+pub(crate) fn release_held(key: Key) {
+    let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
+    all.remove(key.as_bytes());
+}
+
+/// Returns the exports that answer for a credential which names a context of this number.
+fn exports_for(context: u32, key: Key) -> Option<Arc<dyn Exports>> {
+    let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
+    let held = held.get(key.as_bytes()).map(|held| held.exports.upgrade());
+    held.unwrap_or_else(|| local_exports(context))
 }
 
 /// Makes a context unreachable for importers again.
@@ -184,8 +217,17 @@ pub(crate) fn local_exports(context: u32) -> Option<Arc<dyn Exports>> {
 /// Returns whether a user may open anything of this process. Other users are sent no descriptor,
 /// and theirs are not received.
 fn is_admitted_anywhere(uid: u32) -> bool {
+    // A holder that holds nothing yet has no context, and reports that to its user.
+    if PeerPolicy::SameUser.admits(uid) {
+        return true;
+    }
     let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
-    all.values().any(|published| published.policy.admits(uid))
+    let is_admitted = all.values().any(|published| published.policy.admits(uid));
+    drop(all);
+    is_admitted || {
+        let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
+        held.values().any(|held| held.policy.admits(uid))
+    }
 }
 
 /// Calls `f` with exports, and releases them so that the exchange thread never drops them itself.
@@ -196,6 +238,22 @@ fn with<R>(exports: Option<Arc<dyn Exports>>, f: impl FnOnce(&dyn Exports) -> R)
     Some(result)
 }
 
+/// Returns the exports that answer for what other processes have handed over, each once.
+fn held_exports() -> Vec<(u32, Arc<dyn Exports>)> {
+    let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
+    let mut found: Vec<_> = held
+        .values()
+        .filter_map(|of| of.exports.upgrade())
+        .collect();
+    drop(held);
+    found.sort_by_key(|exports| Arc::as_ptr(exports).addr());
+    found.dedup_by_key(|exports| Arc::as_ptr(exports).addr());
+    found
+        .into_iter()
+        .map(|exports| (exports.number(), exports))
+        .collect()
+}
+
 /// Describes what this process exports. May take milliseconds.
 fn describe() -> ProcessReport {
     let mut exports: Vec<_> = {
@@ -204,6 +262,7 @@ fn describe() -> ProcessReport {
         all.filter_map(|(number, of)| Some((*number, of.exports.upgrade()?)))
             .collect()
     };
+    exports.extend(held_exports());
     exports.sort_by_key(|(number, _)| *number);
     let most = MAX_LISTED_OF_ALL / exports.len().clamp(1, MAX_DESCRIBED_CONTEXTS);
     let mut report = ProcessReport {
@@ -558,7 +617,7 @@ impl Client {
         let (Seat::None, Some(client)) = (&*seat, self.this.upgrade()) else {
             return Err(Refusal::BadRequest);
         };
-        let exports = local_exports(context).ok_or(Refusal::UnknownContext)?;
+        let exports = exports_for(context, credential.key).ok_or(Refusal::UnknownContext)?;
         let weak = Arc::downgrade(&exports);
         let newcomer = Newcomer {
             credential,

@@ -16,7 +16,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A connection to the broker of one exporting process.
+/// Who answers for an exporter's objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Route {
+    /// The exporter itself.
+    Exporter,
+    /// The holder to which it has handed memory over.
+    Holder,
+}
+
+impl Route {
+    fn socket_path(self, directory: &Path, exporter: u64) -> PathBuf {
+        match self {
+            Self::Exporter => address::socket_path(directory, exporter),
+            Self::Holder => directory.join(address::held_name(exporter)),
+        }
+    }
+
+    /// Returns the exporter whose liveness lock tells whether somebody will answer. A holder's death
+    /// shows at once: its socket hangs up.
+    fn watched(self, exporter: u64) -> Option<u64> {
+        (self == Self::Exporter).then_some(exporter)
+    }
+}
+
+/// A connection to the broker of one exporting process, or of its holder.
 pub(crate) struct Connection {
     stream: Arc<PeerStream>,
     /// One question at a time.
@@ -31,7 +55,8 @@ pub(crate) struct Connection {
     pid: u32,
     has_hung_up: AtomicBool,
     directory: PathBuf,
-    exporter: u64,
+    /// The exporter, unless its holder is connected.
+    watched: Option<u64>,
 }
 
 /// An exporter's answer, and what came along.
@@ -87,10 +112,12 @@ impl Questions {
 }
 
 impl Connection {
-    /// Connects to exporter `exporter`, found in one of the usual directories or in `directory`.
+    /// Connects to exporter `exporter` or its holder, found in one of the usual directories or in
+    /// `directory`.
     pub(crate) fn open(
         exporter: u64,
         pid: u32,
+        route: Route,
         directory: Option<&Path>,
         policy: &PeerPolicy,
         deadline: &Deadline,
@@ -98,8 +125,9 @@ impl Connection {
         let deadline = deadline.get();
         let mut denied = None;
         for directory in address::directories(directory) {
-            let path = address::socket_path(&directory, exporter);
-            let connected = wait(deadline, &directory, exporter, |slice| {
+            let path = route.socket_path(&directory, exporter);
+            let watched = route.watched(exporter);
+            let connected = wait(deadline, &directory, watched, |slice| {
                 socket::connect(&path, slice)
             });
             let stream = match connected {
@@ -130,7 +158,7 @@ impl Connection {
                 pid,
                 has_hung_up: AtomicBool::new(false),
                 directory,
-                exporter,
+                watched,
             });
         }
         Err(match denied {
@@ -336,7 +364,7 @@ impl Connection {
         let mut buffer = [0; MAX_REPLY_MESSAGE];
         loop {
             let late = Error::TimedOut("waiting for the exporter's answer");
-            let received = wait(deadline, &self.directory, self.exporter, |slice| {
+            let received = wait(deadline, &self.directory, self.watched, |slice| {
                 // Also of late answers to questions that were given up, which may come with many.
                 socket::receive_until(&self.stream, &mut buffer, MAX_DESCRIPTORS, slice)
             });
@@ -394,6 +422,7 @@ impl Connection {
                  mount one in its container, or share the memory for writing"
                     .into(),
             ),
+            Refusal::Moved => Error::HolderGone,
             Refusal::Busy => Error::LimitReached {
                 what: "too many processes are connected to the exporter".into(),
                 remedy: "try again, or close some importers".into(),
@@ -411,14 +440,16 @@ impl Connection {
 fn wait<R>(
     deadline: Option<Instant>,
     directory: &Path,
-    exporter: u64,
+    exporter: Option<u64>,
     mut attempt: impl FnMut(Option<Instant>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     loop {
         let slice = Instant::now() + EXPORTER_LOOK_INTERVAL;
         let is_last = deadline.is_some_and(|deadline| deadline <= slice);
         match attempt(if is_last { deadline } else { Some(slice) }) {
-            Err(Errno::TIMEDOUT) if sweep::is_known_dead(directory, exporter) => {
+            Err(Errno::TIMEDOUT)
+                if exporter.is_some_and(|exporter| sweep::is_known_dead(directory, exporter)) =>
+            {
                 return Err(Errno::OWNERDEAD);
             }
             Err(Errno::TIMEDOUT) if !is_last => {}

@@ -199,6 +199,26 @@ impl SocketDirectory {
         fs::renameat(&self.place, from, &self.place, to)
     }
 
+    /// Gives an entry a second name, which nothing has yet ([`Errno::EXIST`]).
+    pub(super) fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
+        fs::linkat(&self.place, from, &self.place, to, AtFlags::empty())
+    }
+
+    /// Returns whether two names are there and of one file.
+    pub(super) fn are_same(&self, one: &str, other: &str) -> bool {
+        let status = |name: &str| fs::statat(&self.place, name, AtFlags::SYMLINK_NOFOLLOW);
+        match (status(one), status(other)) {
+            (Ok(one), Ok(other)) => one.st_ino == other.st_ino && one.st_dev == other.st_dev,
+            _ => false,
+        }
+    }
+
+    /// Opens a file of this user, and makes it first if there is none.
+    pub(super) fn create(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        fs::openat(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
+    }
+
     /// Removes an entry that is no directory.
     pub(super) fn remove(&self, name: &str) -> Result<(), Errno> {
         fs::unlinkat(&self.place, name, AtFlags::empty())

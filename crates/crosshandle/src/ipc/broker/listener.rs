@@ -177,7 +177,12 @@ fn check_place(directory: &SocketDirectory, name: &str) -> Result<()> {
 
 /// Lets only this user connect, or every user if `shared`. `has_lock`: this process holds a liveness
 /// lock in the directory.
-fn open_to(directory: &SocketDirectory, name: &str, shared: bool, has_lock: bool) -> Result<()> {
+pub(super) fn open_to(
+    directory: &SocketDirectory,
+    name: &str,
+    shared: bool,
+    has_lock: bool,
+) -> Result<()> {
     let mode = if shared { 0o666 } else { 0o600 };
     let mode = match has_lock {
         true => mode | sweep::HAS_LOCK,
@@ -186,6 +191,28 @@ fn open_to(directory: &SocketDirectory, name: &str, shared: bool, has_lock: bool
     directory
         .set_mode(name, mode)
         .map_err(Error::os("setting the permissions of the broker's socket"))
+}
+
+/// A listening socket at which this process answers for what others have handed over. The socket may
+/// come from the process that did so before, with connections waiting in its queue.
+pub(crate) struct HeldListener {
+    _watch: Watch,
+}
+
+impl HeldListener {
+    /// Begins to answer.
+    pub(crate) fn serve(listener: OwnedFd) -> Result<Self> {
+        client::note_start();
+        let guard = socket::refuse_descriptors(&listener);
+        let listener = Listener {
+            spare: Mutex::new(spare().ok()),
+            listener: KeptFromChildren::new(listener),
+            guard,
+        };
+        Ok(Self {
+            _watch: watch(Arc::new(listener))?,
+        })
+    }
 }
 
 /// Makes a descriptor to keep in reserve, so that importers can be refused when there is none left.

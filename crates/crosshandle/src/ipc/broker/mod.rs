@@ -12,6 +12,7 @@ mod client;
 mod connection;
 mod deadline;
 mod directory;
+mod held;
 mod listener;
 pub(crate) mod protocol;
 mod reports;
@@ -20,9 +21,10 @@ mod sweep;
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub(crate) use client::{
     Attached, Client, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceBatch, PieceFile,
-    Supply, local_exports, publish, withdraw,
+    Supply, hold, local_exports, publish, release_held, withdraw,
 };
-pub(crate) use connection::{Answer, Connection};
+pub(crate) use connection::{Answer, Connection, Route};
 pub(crate) use deadline::Deadline;
-pub(crate) use listener::Broker;
+pub(crate) use held::{HolderDirectory, control_path};
+pub(crate) use listener::{Broker, HeldListener};
 pub(crate) use sweep::dead_sockets;

@@ -234,6 +234,8 @@ pub(crate) enum Refusal {
     NoReadOnly = 9,
     /// Too many importers are connected that have not attached, or too many of this user.
     Busy = 10,
+    /// The exporter has handed the memory over: its holder answers.
+    Moved = 11,
 }
 
 /// The reason why a message is not accepted.
@@ -487,6 +489,7 @@ impl Refusal {
             Self::WrongKey => Reason::WrongKey,
             Self::NoReadOnly => Reason::NoReadOnly,
             Self::Busy => Reason::Busy,
+            Self::Moved => Reason::Moved,
         }
     }
 
@@ -514,6 +517,7 @@ impl Refusal {
             Self::WrongKey,
             Self::NoReadOnly,
             Self::Busy,
+            Self::Moved,
         ]
         .into_iter()
         .find(|refusal| *refusal as u16 == status)

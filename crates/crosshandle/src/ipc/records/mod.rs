@@ -190,6 +190,7 @@ impl ExportedEvent {
             segment: MIRROR_SEGMENT,
             access: Access::ReadWrite,
             is_prepared: false,
+            is_moved: false,
             particulars: Particulars::default(),
         });
         Box::new(Self { isolated, mirror })
@@ -215,6 +216,8 @@ pub(super) struct ExportedMemory {
     pub(super) access: Access,
     /// Whether asking for the descriptor calls no driver any more.
     pub(super) is_prepared: bool,
+    /// Whether it was handed over: importers ask its holder.
+    pub(super) is_moved: bool,
     pub(super) particulars: Particulars,
 }
 
@@ -316,6 +319,13 @@ impl Records {
         let records = (first..).zip(slice);
         (!slice.is_empty())
             .then(|| records.filter_map(|(record, export)| Some((record, export.as_ref()?))))
+    }
+
+    /// Returns whether a record's memory was handed over.
+    pub(super) fn is_moved(&self, record: u32) -> bool {
+        self.export(record).is_some_and(
+            |export| matches!(&export.object, Exported::Memory(memory) if memory.is_moved),
+        )
     }
 
     /// Returns the number of the segment that a record's memory lies in.

@@ -13,7 +13,7 @@ pub(crate) struct Args {
     directory: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args, command_line: clap::Command) -> Result<()> {
+pub(crate) fn run(args: &Args, command_line: clap::Command) -> Result<()> {
     if let Some(directory) = &args.directory {
         let doing = || format!("writing manual pages into {}", directory.display());
         fs::create_dir_all(directory).context(doing())?;

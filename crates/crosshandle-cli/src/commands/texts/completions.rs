@@ -10,7 +10,7 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args, mut command_line: clap::Command) -> Result<()> {
+pub(crate) fn run(args: &Args, mut command_line: clap::Command) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command_line, "crosshandle", &mut script);
     let mut output = io::stdout().lock();

@@ -1,0 +1,177 @@
+//! `crosshandle load FILE… --name NAME`.
+
+use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::output;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::units::bytes;
+use crosshandle::HolderFault;
+use crosshandle::holder::HoldOptions;
+use crosshandle_store::{Error, Hash, LoadOptions, Store};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Files of safetensors, or the index of a checkpoint of several (`….index.json`)
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The name under which programs open the model
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// The device: host, or another backend and its number, as in cuda:1
+    #[arg(long, default_value = "host", value_name = "D")]
+    device: String,
+    /// Publish the name's next version, if something has it already; readers keep the one they have
+    #[arg(long)]
+    replace: bool,
+    /// Load nothing else than the model with this hash
+    #[arg(long, value_name = "HASH", value_parser = parse_hash)]
+    expect: Option<Hash>,
+    /// How many threads read [default: the processors, at most 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// The name's token, to replace what needs one
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// The token that readers must show
+    #[arg(long, value_name = "TOKEN")]
+    read_token: Option<String>,
+    /// The token that writers must show
+    #[arg(long, value_name = "TOKEN")]
+    write_token: Option<String>,
+    /// The token that `rm` and `pin` must show
+    #[arg(long, value_name = "TOKEN")]
+    admin_token: Option<String>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct VerifyArgs {
+    /// The model's name
+    name: String,
+    /// Fail unless it is the model with this hash
+    #[arg(long, value_name = "HASH", value_parser = parse_hash)]
+    expect: Option<Hash>,
+    /// Keep the model open, and verify it again for each line of standard input
+    #[arg(long)]
+    stay: bool,
+    /// The name's token, if it has one
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+fn parse_hash(text: &str) -> Result<Hash, String> {
+    Hash::from_hex(text).map_err(|error| format!("a hash has 64 hexadecimal digits: {error}"))
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Crosshandle(error) => error.into(),
+            error => Self::error(error.to_string()),
+        }
+    }
+}
+
+fn store(settings: &Settings, token: Option<&str>) -> Store {
+    let mut store = Store::new();
+    if let Some(directory) = &settings.socket_dir {
+        store = store.socket_dir(directory);
+    }
+    match token {
+        Some(token) => store.token(token),
+        None => store,
+    }
+}
+
+/// Returns options that show the progress of what is done.
+fn with_progress(doing: &'static str) -> LoadOptions {
+    let bar: Arc<OnceLock<Progress>> = Arc::default();
+    LoadOptions::new().progress(move |bytes, all| {
+        bar.get_or_init(|| Progress::bytes(all, doing))
+            .advance(bytes);
+    })
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
+    let store = store(settings, args.token.as_deref());
+    // Rather than after minutes of loading.
+    store.holder().status()?;
+    let is_taken = || match store.holder().open(&args.name) {
+        Err(crosshandle::Error::Holder { fault, .. }) => fault != HolderFault::NoSuchName,
+        opened => opened.is_ok(),
+    };
+    if !args.replace && is_taken() {
+        return Err(Failure::error(format!(
+            "{} is in use; publish its next version with --replace, or take another name",
+            args.name
+        )));
+    }
+    let mut options = with_progress("loading");
+    if let Some(threads) = args.threads {
+        options = options.threads(threads.into());
+    }
+    if let Some(hash) = args.expect {
+        options = options.expecting(hash);
+    }
+    let mut hold = HoldOptions::new().replaces(args.replace);
+    if let Some(token) = &args.read_token {
+        hold = hold.read_token(token);
+    }
+    if let Some(token) = &args.write_token {
+        hold = hold.write_token(token);
+    }
+    if let Some(token) = &args.admin_token {
+        hold = hold.admin_token(token);
+    }
+    let begin = Instant::now();
+    let loaded = store.load(&args.device, &args.files, &options)?;
+    drop(options);
+    let took = begin.elapsed();
+    let handed_over = loaded.publish(&args.name, hold)?;
+    let len = loaded.manifest().bytes;
+    output::line(format_args!(
+        "{} version {}: {} tensors, {} in {:.2} s ({:.1} GB/s), hash {}",
+        args.name,
+        handed_over.version,
+        loaded.manifest().tensors.len(),
+        bytes(len),
+        took.as_secs_f64(),
+        len as f64 / took.as_secs_f64() / 1e9,
+        loaded.hash()
+    ))?;
+    if !handed_over.is_safe {
+        settings.log("the holder has no successor: what it holds ends with it");
+    }
+    Ok(())
+}
+
+pub(crate) fn verify(args: &VerifyArgs, settings: &Settings) -> Result<()> {
+    let store = store(settings, args.token.as_deref());
+    let model = match args.expect {
+        Some(hash) => store.open_expecting(&args.name, hash)?,
+        None => store.open(&args.name)?,
+    };
+    let verify = || {
+        let options = with_progress("verifying");
+        let verified = model.verify(&options).map_err(Failure::from);
+        verified.context(&args.name)?;
+        output::line(format_args!(
+            "{} version {}: {} tensors, {}, hash {}",
+            args.name,
+            model.version(),
+            model.manifest().tensors.len(),
+            bytes(model.manifest().bytes),
+            model.hash()
+        ))
+    };
+    verify()?;
+    if args.stay {
+        for line in std::io::stdin().lines() {
+            line.context("reading standard input")?;
+            verify()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! The holder, and the commands that ask it.
+
+mod hold;
+mod load;
+mod names;
+
+pub(super) use hold::{
+    AFTER_HELP as HOLD_AFTER_HELP, Args as HoldArgs, SuccessorArgs, run as hold, succeed,
+};
+pub(super) use load::{Args as LoadArgs, VerifyArgs, run as load, verify};
+pub(super) use names::{ListArgs, PinArgs, RemoveArgs, list, pin, remove};

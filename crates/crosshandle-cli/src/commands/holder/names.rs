@@ -1,0 +1,131 @@
+//! `crosshandle ls`, `rm` and `pin`.
+
+use crate::failure::Result;
+use crate::output;
+use crate::settings::Settings;
+use crate::units::bytes;
+use crosshandle::holder::HeldName;
+use serde::Serialize;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Print the names as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct RemoveArgs {
+    /// The names to remove
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    /// The names' token, if they have one
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct PinArgs {
+    /// The name to protect
+    name: String,
+    /// Protect it no more
+    #[arg(long)]
+    undo: bool,
+    /// The name's token, if it has one
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+/// A name, as the JSON shows it.
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    version: u64,
+    bytes: u64,
+    pinned: bool,
+    has_tokens: bool,
+    created_unix_s: u64,
+    label: &'a str,
+    parts: Vec<ListedPart<'a>>,
+}
+
+#[derive(Serialize)]
+struct ListedPart<'a> {
+    role: &'a str,
+    device: &'a str,
+    bytes: u64,
+}
+
+pub(crate) fn list(args: &ListArgs, settings: &Settings) -> Result<()> {
+    let names = settings.holder(None).list()?;
+    if args.json {
+        let all: Vec<_> = names.iter().map(listed).collect();
+        return output::json(&all);
+    }
+    if names.is_empty() {
+        settings.log("nothing is held");
+        return Ok(());
+    }
+    let mut table = output::table();
+    table.set_header(["NAME", "VERSION", "BYTES", "DEVICE", "PARTS", "STATE"]);
+    for name in &names {
+        let mut devices: Vec<_> = name.parts.iter().map(|part| &*part.device).collect();
+        devices.dedup();
+        let state = match (name.pinned, name.has_tokens) {
+            (true, true) => "pinned, token",
+            (true, false) => "pinned",
+            (false, true) => "token",
+            (false, false) => "",
+        };
+        table.add_row([
+            name.name.clone(),
+            name.version.to_string(),
+            bytes(sum(name)),
+            devices.join(", "),
+            name.parts.len().to_string(),
+            state.into(),
+        ]);
+    }
+    for column in [1, 2, 4] {
+        output::align_right(&mut table, column);
+    }
+    output::print_table(&mut table)
+}
+
+pub(crate) fn remove(args: &RemoveArgs, settings: &Settings) -> Result<()> {
+    let holder = settings.holder(args.token.as_deref());
+    for name in &args.names {
+        holder.remove(name)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn pin(args: &PinArgs, settings: &Settings) -> Result<()> {
+    let holder = settings.holder(args.token.as_deref());
+    Ok(holder.pin(&args.name, !args.undo)?)
+}
+
+fn sum(name: &HeldName) -> u64 {
+    name.parts.iter().map(|part| part.bytes).sum()
+}
+
+fn listed(name: &HeldName) -> Listed<'_> {
+    Listed {
+        name: &name.name,
+        version: name.version,
+        bytes: sum(name),
+        pinned: name.pinned,
+        has_tokens: name.has_tokens,
+        created_unix_s: name.created_unix_s,
+        label: &name.label,
+        parts: name
+            .parts
+            .iter()
+            .map(|part| ListedPart {
+                role: &part.role,
+                device: &part.device,
+                bytes: part.bytes,
+            })
+            .collect(),
+    }
+}

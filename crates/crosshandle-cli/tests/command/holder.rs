@@ -1,0 +1,213 @@
+//! The holder, and the commands that ask it.
+
+use crate::common::{Running, STEP_TIMEOUT, Sandbox, contents, text};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// A holder and its successor, ended with the test.
+struct Pair<'a> {
+    sandbox: &'a Sandbox,
+    _first: Running,
+}
+
+impl<'a> Pair<'a> {
+    fn start(sandbox: &'a Sandbox) -> Self {
+        let pair = Self {
+            sandbox,
+            _first: sandbox.start(["hold"]),
+        };
+        pair.await_safe();
+        pair
+    }
+
+    /// Waits until a successor has everything. Returns the process ids of both.
+    fn await_safe(&self) -> (u32, u32) {
+        let begin = Instant::now();
+        loop {
+            let checked = self.sandbox.run(["hold", "--check"]);
+            if checked.code() == Some(0) {
+                let words: Vec<_> = checked.text().split(' ').collect();
+                let after = |word: &str, nth: usize| {
+                    let mut found = words.iter().enumerate().filter(|(_, it)| **it == word);
+                    let (index, _) = found.nth(nth).expect("the words of a holder");
+                    words[index + 1].parse().expect("a process")
+                };
+                return (after("process", 0), after("process", 1));
+            }
+            assert!(begin.elapsed() < STEP_TIMEOUT, "{}", checked.stderr);
+        }
+    }
+}
+
+impl Drop for Pair<'_> {
+    fn drop(&mut self) {
+        let _ = self.sandbox.run(["hold", "--stop"]);
+    }
+}
+
+fn kill(pid: u32) {
+    let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
+    kill_process(pid, Signal::KILL).expect("it lives");
+}
+
+/// Makes a file with two tensors.
+fn model(sandbox: &Sandbox, name: &str, len: usize) -> PathBuf {
+    let header = format!(
+        r#"{{"a":{{"dtype":"U8","shape":[{len}],"data_offsets":[0,{len}]}},"b":{{"dtype":"F32","shape":[2,3],"data_offsets":[{len},{}]}}}}"#,
+        len + 24
+    );
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend(contents(len + 24));
+    sandbox.file(name, &bytes)
+}
+
+#[test]
+fn a_model_outlives_its_loader_and_the_holder() {
+    let sandbox = Sandbox::new();
+    let file = model(&sandbox, "model.safetensors", 1 << 20);
+    let load = ["load", text(&file), "--name", "m"];
+    let alone = sandbox.run(load).expect(1);
+    assert!(
+        alone.stderr.contains("crosshandle hold"),
+        "{}",
+        alone.stderr
+    );
+    let pair = Pair::start(&sandbox);
+    let empty = sandbox.run(["ps"]).expect(0);
+    assert!(empty.text().contains("crosshandle"), "{}", empty.text());
+    let loaded = sandbox.run(load).expect(0);
+    assert!(loaded.text().contains("2 tensors"), "{}", loaded.text());
+    let hash = loaded
+        .text()
+        .trim_end()
+        .rsplit(' ')
+        .next()
+        .expect("a hash")
+        .to_owned();
+    let taken = sandbox.run(load).expect(1);
+    assert!(taken.stderr.contains("--replace"), "{}", taken.stderr);
+    for _ in 0..2 {
+        let (holder, _) = pair.await_safe();
+        kill(holder);
+        let verified = sandbox.run(["verify", "m", "--expect", &hash]).expect(0);
+        assert!(verified.text().contains(&hash));
+    }
+    sandbox
+        .run(["verify", "m", "--expect", &"0".repeat(64)])
+        .expect(1);
+    sandbox
+        .run(["load", text(&file), "--name", "m", "--replace"])
+        .expect(0);
+    let listed = sandbox.run(["ls", "--json"]).expect(0).json();
+    assert_eq!(listed[0]["name"], "m");
+    assert_eq!(listed[0]["version"], 2);
+    assert_eq!(listed[0]["label"], hash);
+    let shown = sandbox.run(["ps"]).expect(0);
+    assert!(shown.text().contains("\"m/data\""), "{}", shown.text());
+    sandbox.run(["pin", "m"]).expect(0);
+    let pinned = sandbox.run(["rm", "m"]).expect(1);
+    assert!(pinned.stderr.contains("pinned"), "{}", pinned.stderr);
+    sandbox.run(["pin", "m", "--undo"]).expect(0);
+    sandbox.run(["rm", "m"]).expect(0);
+    assert_eq!(sandbox.run(["ls"]).expect(0).text(), "");
+    let gone = sandbox.run(["verify", "m"]).expect(1);
+    assert!(gone.stderr.contains("crosshandle ls"), "{}", gone.stderr);
+    sandbox
+        .run(["load", text(&file), "--name", "xhm2.m"])
+        .expect(1);
+}
+
+#[test]
+fn shared_bytes_are_handed_over_by_name() {
+    let sandbox = Sandbox::new();
+    let pair = Pair::start(&sandbox);
+    let bytes = contents(200_000);
+    let file = sandbox.file("bytes", &bytes);
+    let shared = sandbox
+        .run(["share", text(&file), "--name", "bytes"])
+        .expect(0);
+    let handle = shared.text().trim_end().to_owned();
+    assert!(sandbox.run(["read", &handle]).expect(0).stdout == bytes);
+    kill(pair.await_safe().0);
+    assert!(sandbox.run(["read", &handle]).expect(0).stdout == bytes);
+    sandbox.run(["hold"]).expect(1);
+    sandbox.run(["hold", "--stop"]).expect(0);
+    sandbox.run(["read", &handle]).expect(4);
+    let left = sandbox.listed_sockets();
+    assert_eq!(left, ["holder.lock"], "nothing else is left");
+}
+
+#[test]
+fn a_service_manager_is_told_who_holds() {
+    let sandbox = Sandbox::new();
+    let told = UnixDatagram::bind(sandbox.path("notify")).expect("a socket");
+    told.set_read_timeout(Some(STEP_TIMEOUT))
+        .expect("a timeout");
+    let mut command = sandbox.command(["hold"]);
+    command.env("NOTIFY_SOCKET", sandbox.path("notify"));
+    let pair = Pair {
+        sandbox: &sandbox,
+        _first: Running::start(command),
+    };
+    let hear = || {
+        let mut buffer = [0; 64];
+        let len = told.recv(&mut buffer).expect("it says something");
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    };
+    assert_eq!(hear(), "READY=1");
+    let (holder, successor) = pair.await_safe();
+    kill(holder);
+    assert_eq!(hear(), format!("MAINPID={successor}\nREADY=1"));
+    let (_, next) = pair.await_safe();
+    // Told to end, it does so at once and does not remember that for later.
+    let next_pid = Pid::from_raw(next.try_into().expect("a process")).expect("a process");
+    kill_process(next_pid, Signal::TERM).expect("it lives");
+    let begin = Instant::now();
+    while pair.await_safe().1 == next {
+        assert!(begin.elapsed() < STEP_TIMEOUT, "it lives on");
+    }
+    assert_eq!(pair.await_safe().0, successor);
+    assert!(fs::exists(sandbox.sockets().join("holder.sock")).expect("known"));
+}
+
+#[test]
+fn a_socket_of_the_service_manager_is_taken_and_left() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.sockets().join("holder.sock");
+    let flags = SocketFlags::CLOEXEC;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let listener = listener.expect("a socket");
+    bind(
+        &listener,
+        &SocketAddrUnix::new(&path).expect("a short path"),
+    )
+    .expect("bound");
+    listen(&listener, 16).expect("listening");
+    // The protocol names descriptor 3 and the process that it is for.
+    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" hold";
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_crosshandle")])
+        .env("CROSSHANDLE_SOCKET_DIR", sandbox.sockets())
+        .stdin(listener)
+        .spawn()
+        .expect("a holder");
+    // Asked before it is there: the socket is.
+    let listed = sandbox.run(["ls"]).expect(0);
+    assert_eq!(listed.text(), "");
+    let file = sandbox.file("bytes", &contents(5000));
+    sandbox
+        .run(["share", text(&file), "--name", "bytes"])
+        .expect(0);
+    child.kill().expect("it lives");
+    child.wait().expect("our child");
+    assert!(sandbox.run(["ls"]).expect(0).text().contains("bytes"));
+    sandbox.run(["hold", "--stop"]).expect(0);
+    assert!(path.exists(), "it is the service manager's");
+}

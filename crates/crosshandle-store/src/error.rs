@@ -1,0 +1,83 @@
+//! The error type of this crate.
+
+use crate::Hash;
+use std::path::PathBuf;
+
+/// The result of a fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of this crate. Its text says what went wrong, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call of the library failed: there is no holder, no such name, no memory left, …
+    #[error(transparent)]
+    Crosshandle(#[from] crosshandle::Error),
+
+    /// A file cannot be read.
+    #[error("{path}: {source}", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+
+    /// A file is not what its name says.
+    #[error("{path}: {why}", path = .path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    /// The name stands for memory that no store put there.
+    #[error("{name} is no model: {why}")]
+    NotAModel {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    /// The model is another one than the caller wants.
+    #[error("{name} has the hash {found}, but {expected} was asked for")]
+    OtherModel {
+        /// The name.
+        name: String,
+        /// The hash that was asked for.
+        expected: Hash,
+        /// The hash that it has.
+        found: Hash,
+    },
+
+    /// The memory's bytes are not those that were loaded.
+    #[error(
+        "the contents have the hash {found}, but the manifest says {expected}: somebody has written the \
+         memory; load it again"
+    )]
+    Changed {
+        /// The hash in the manifest.
+        expected: Hash,
+        /// The hash of what is there.
+        found: Hash,
+    },
+
+    /// The model has no such tensor.
+    #[error("the model has no tensor '{0}'")]
+    NoTensor(String),
+
+    /// The tensors cannot be stored.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Error {
+    /// Returns whether the other process or the holder has ended, or nobody holds the name.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Crosshandle(error) if error.is_peer_dead()
+            || matches!(error, crosshandle::Error::Holder { fault, .. }
+                if matches!(fault, crosshandle::HolderFault::NoSuchName | crosshandle::HolderFault::NoHolder)))
+    }
+}

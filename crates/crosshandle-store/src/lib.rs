@@ -1,0 +1,53 @@
+//! Weights that outlive their loader.
+//!
+//! A model's tensors are loaded once, into one piece of device memory, and handed over to a
+//! [holder](crosshandle::holder) under a name. Programs that open the name map that piece once, and find
+//! each tensor in it by the *manifest*: names, types, shapes, offsets, and the hash of all bytes. The loader
+//! may end; so may the holder, whose successor goes on.
+//!
+//! ```no_run
+//! use crosshandle_store::{LoadOptions, Store};
+//!
+//! # fn main() -> crosshandle_store::Result<()> {
+//! // `crosshandle hold` runs. The loader, once:
+//! let store = Store::new();
+//! let loaded = store.load("host", &["model.safetensors".into()], &LoadOptions::new())?;
+//! println!("{} has the hash {}", loaded.manifest().tensors.len(), loaded.hash());
+//! loaded.publish("llama-70b", Default::default())?;
+//!
+//! // Any number of programs:
+//! let model = store.open("llama-70b")?;
+//! let tensor = model.tensor("lm_head.weight")?;
+//! println!("{} {:?} {:?}", tensor.info.dtype, tensor.info.shape, tensor.bytes()?.len());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What the hash promises
+//! [`Manifest::data_hash`] is the BLAKE3 hash of *all bytes* of the memory, taken while they were loaded, and
+//! the [hash](Model::hash) of a model is that of its manifest, with this one in it. So it stands for names,
+//! types, shapes and contents. [`Store::open_expecting`] refuses every other model; [`Model::verify`]
+//! takes the hash of the memory again, for readers that trust nobody who may write it.
+//!
+//! # Threads
+//! All objects are `Send` and `Sync`. Loading and verifying start threads and join them before they return.
+
+#![forbid(unsafe_code)]
+
+mod contents;
+mod error;
+mod hash;
+mod load;
+mod manifest;
+mod model;
+mod source;
+mod store;
+mod transfer;
+
+pub use blake3::Hash;
+pub use error::{Error, Result};
+pub use load::{LoadOptions, Loaded};
+pub use manifest::{Manifest, TensorInfo};
+pub use model::{Model, Tensor};
+pub use source::NamedBytes;
+pub use store::Store;

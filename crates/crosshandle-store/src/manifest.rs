@@ -1,0 +1,165 @@
+//! The manifest: what a model's memory contains.
+
+use crate::Hash;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version of manifests.
+const FORMAT: u32 = 1;
+/// Tensors begin at multiples of this many bytes in the memory: what every load and store of a GPU is aligned
+/// to.
+pub(crate) const ALIGNMENT: u64 = 256;
+/// Bytes of the longest manifest that is read.
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+
+/// What a model's memory contains.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Manifest {
+    format: u32,
+    /// Bytes of the memory.
+    pub bytes: u64,
+    /// The BLAKE3 hash of all of the memory's bytes, the zeros between tensors included.
+    #[serde(with = "hash_text")]
+    pub data_hash: Hash,
+    /// The tensors by their names.
+    pub tensors: BTreeMap<String, TensorInfo>,
+    /// What the files said beside the tensors, as it was: how they are quantized, for instance.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A tensor in a model's memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TensorInfo {
+    /// The type of its elements, as safetensors calls it: `BF16`, `F8_E4M3`, `I64`.
+    pub dtype: String,
+    /// Its size in each dimension, in elements.
+    pub shape: Vec<u64>,
+    /// The first byte in the memory: a multiple of 256.
+    pub offset: u64,
+    /// The length in bytes.
+    pub bytes: u64,
+}
+
+mod hash_text {
+    use crate::Hash;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(hash: &Hash, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(hash.to_hex().as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Hash, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Hash::from_hex(text).map_err(D::Error::custom)
+    }
+}
+
+impl Manifest {
+    pub(crate) fn new(
+        bytes: u64,
+        data_hash: Hash,
+        tensors: BTreeMap<String, TensorInfo>,
+        metadata: BTreeMap<String, String>,
+    ) -> Self {
+        Self {
+            format: FORMAT,
+            bytes,
+            data_hash,
+            tensors,
+            metadata,
+        }
+    }
+
+    /// Returns the manifest's bytes, of which the model's hash is taken.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        // Maps are in the order of their keys, so one manifest has one text.
+        serde_json::to_vec(self).expect("plain data")
+    }
+
+    /// Reads a manifest for memory of `bytes` bytes. Anybody may have written it, so all of it is checked.
+    pub(crate) fn read(text: &[u8], bytes: u64) -> Result<Self, String> {
+        let manifest: Self =
+            serde_json::from_slice(text).map_err(|error| format!("its manifest: {error}"))?;
+        if manifest.format != FORMAT {
+            return Err(format!(
+                "its manifest has the format {}, and this version reads {FORMAT}",
+                manifest.format
+            ));
+        }
+        if manifest.bytes != bytes {
+            return Err("its manifest is of memory of another length".into());
+        }
+        for (name, tensor) in &manifest.tensors {
+            let end = tensor.offset.checked_add(tensor.bytes);
+            if end.is_none_or(|end| end > bytes) || !tensor.offset.is_multiple_of(ALIGNMENT) {
+                return Err(format!("its tensor {name} is not inside of the memory"));
+            }
+            if tensor
+                .expected_bits()
+                .is_some_and(|bits| bits.div_ceil(8) != tensor.bytes)
+            {
+                return Err(format!(
+                    "its tensor {name} has another length than its shape"
+                ));
+            }
+        }
+        Ok(manifest)
+    }
+}
+
+impl TensorInfo {
+    /// Returns the bits that the shape asks for; `None` for types that this version does not know.
+    pub(crate) fn expected_bits(&self) -> Option<u64> {
+        let dtype: safetensors::Dtype =
+            serde_json::from_value(serde_json::Value::from(self.dtype.as_str())).ok()?;
+        let elements = self
+            .shape
+            .iter()
+            .try_fold(1_u64, |all, size| all.checked_mul(*size));
+        // More than can be counted is no length of a tensor.
+        Some(
+            elements
+                .and_then(|count| count.checked_mul(dtype.bitsize() as u64))
+                .unwrap_or(u64::MAX),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let tensor = |offset, bytes, shape: &[u64]| TensorInfo {
+            dtype: "BF16".into(),
+            shape: shape.to_vec(),
+            offset,
+            bytes,
+        };
+        let read = |tensor: TensorInfo, bytes| {
+            let tensors = BTreeMap::from([("t".to_owned(), tensor)]);
+            let manifest = Manifest::new(1024, blake3::hash(b""), tensors, BTreeMap::new());
+            Manifest::read(&manifest.to_bytes(), bytes)
+        };
+        read(tensor(256, 12, &[2, 3]), 1024).expect("it fits");
+        read(tensor(0, 2, &[]), 1024).expect("a scalar");
+        for (bad, bytes) in [
+            (tensor(256, 12, &[2, 3]), 1025),
+            (tensor(1024, 12, &[2, 3]), 1024),
+            (tensor(u64::MAX - 255, 512, &[256]), 1024),
+            (tensor(8, 12, &[2, 3]), 1024),
+            (tensor(0, 10, &[2, 3]), 1024),
+            (tensor(0, 0, &[u64::MAX, 2]), 1024),
+        ] {
+            assert!(read(bad.clone(), bytes).is_err(), "{bad:?}");
+        }
+        assert!(Manifest::read(b"{}", 0).is_err());
+        assert!(Manifest::read(b"\xff", 0).is_err());
+    }
+}

@@ -1,0 +1,294 @@
+//! Where tensors come from: files of safetensors, one or many with an index, or the program's own memory.
+
+use crate::error::{Error, Result};
+use crate::manifest::{ALIGNMENT, TensorInfo};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of the longest header of a file, as the format has it.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// A tensor in the program's own memory.
+#[derive(Clone, Debug)]
+pub struct NamedBytes<'a> {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements, as safetensors calls it.
+    pub dtype: String,
+    /// Its size in each dimension, in elements.
+    pub shape: Vec<u64>,
+    /// Its elements, little-endian, the last dimension's neighbours beside each other.
+    pub bytes: &'a [u8],
+}
+
+/// What bytes are read from.
+enum Origin<'a> {
+    File { path: PathBuf, file: File },
+    Bytes(&'a [u8]),
+}
+
+/// A run of bytes of an origin, and where it goes.
+#[derive(Clone, Copy)]
+struct Run {
+    /// The first byte in the memory.
+    to: u64,
+    len: u64,
+    origin: usize,
+    /// The first byte in the origin.
+    from: u64,
+}
+
+/// All tensors of a model, and the places in its memory that they will have.
+pub(crate) struct Source<'a> {
+    origins: Vec<Origin<'a>>,
+    /// In the order of their places.
+    runs: Vec<Run>,
+    pub(crate) tensors: BTreeMap<String, TensorInfo>,
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) bytes: u64,
+}
+
+/// The index of a checkpoint of several files.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl<'a> Source<'a> {
+    fn empty() -> Self {
+        Self {
+            origins: Vec::new(),
+            runs: Vec::new(),
+            tensors: BTreeMap::new(),
+            metadata: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others, beside
+    /// it.
+    pub(crate) fn of_files(paths: &[PathBuf]) -> Result<Self> {
+        let mut source = Self::empty();
+        for path in paths {
+            match path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                true => source.add_index(path)?,
+                false => drop(source.add_file(path)?),
+            }
+        }
+        source.finish()
+    }
+
+    /// Takes tensors of the program's own.
+    pub(crate) fn of_bytes(tensors: impl IntoIterator<Item = NamedBytes<'a>>) -> Result<Self> {
+        let mut source = Self::empty();
+        for NamedBytes {
+            name,
+            dtype,
+            shape,
+            bytes,
+        } in tensors
+        {
+            let origin = source.origins.len();
+            source.origins.push(Origin::Bytes(bytes));
+            let info = TensorInfo {
+                dtype,
+                shape,
+                offset: 0,
+                bytes: bytes.len() as u64,
+            };
+            if info.expected_bits() != Some(8 * info.bytes) {
+                return Err(Error::Invalid(format!(
+                    "the tensor {name} has {} bytes, which its type {} and its shape {:?} do not have",
+                    info.bytes, info.dtype, info.shape
+                )));
+            }
+            source.add(name, info, origin, 0).map_err(Error::Invalid)?;
+        }
+        source.finish()
+    }
+
+    fn finish(self) -> Result<Self> {
+        match self.bytes {
+            0 => Err(Error::Invalid(
+                "there is no tensor with a byte to load".into(),
+            )),
+            _ => Ok(self),
+        }
+    }
+
+    /// Gives a tensor its place.
+    fn add(
+        &mut self,
+        name: String,
+        info: TensorInfo,
+        origin: usize,
+        from: u64,
+    ) -> Result<(), String> {
+        let to = self.bytes.next_multiple_of(ALIGNMENT);
+        let len = info.bytes;
+        let end = to.checked_add(len).filter(|end| *end <= isize::MAX as u64);
+        let end = end.ok_or("the tensors have more bytes than can be addressed")?;
+        let info = TensorInfo { offset: to, ..info };
+        if self.tensors.contains_key(&name) {
+            return Err(format!("there are two tensors {name}"));
+        }
+        self.tensors.insert(name, info);
+        if len > 0 {
+            self.runs.push(Run {
+                to,
+                len,
+                origin,
+                from,
+            });
+            self.bytes = end;
+        }
+        Ok(())
+    }
+
+    fn add_index(&mut self, path: &Path) -> Result<()> {
+        let format = |why: String| Error::Format {
+            path: path.to_owned(),
+            why,
+        };
+        let file = open(path)?;
+        let mut text = Vec::new();
+        let read = file.take(MAX_HEADER_BYTES + 1).read_to_end(&mut text);
+        read.map_err(|source| io(path, source))?;
+        let index: Index = serde_json::from_slice(&text)
+            .map_err(|error| format(format!("it is no index of a checkpoint: {error}")))?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let files: BTreeSet<&String> = index.weight_map.values().collect();
+        let mut found = BTreeMap::new();
+        for name in files {
+            // A file beside the index, and no other.
+            if Path::new(name)
+                .file_name()
+                .is_none_or(|file| file != name.as_str())
+            {
+                return Err(format(format!(
+                    "it names {name:?}, which is no file beside it"
+                )));
+            }
+            for tensor in self.add_file(&directory.join(name))? {
+                found.insert(tensor, name.clone());
+            }
+        }
+        let missing = index
+            .weight_map
+            .iter()
+            .find(|(tensor, file)| found.get(*tensor) != Some(*file));
+        match missing {
+            Some((tensor, file)) => Err(format(format!(
+                "{file} does not contain its tensor {tensor}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds the tensors of a file, and returns their names.
+    fn add_file(&mut self, path: &Path) -> Result<Vec<String>> {
+        let format = |why: String| Error::Format {
+            path: path.to_owned(),
+            why,
+        };
+        let file = open(path)?;
+        let len = file.metadata().map_err(|source| io(path, source))?.len();
+        let mut size = [0; 8];
+        if len < 8 {
+            return Err(format("it is too short for a file of safetensors".into()));
+        }
+        file.read_exact_at(&mut size, 0)
+            .map_err(|source| io(path, source))?;
+        let size = u64::from_le_bytes(size);
+        if size > MAX_HEADER_BYTES || size > len - 8 {
+            return Err(format(
+                "it is no file of safetensors: its header would be longer than the file or the format's \
+                 limit"
+                    .into(),
+            ));
+        }
+        let mut header = vec![0; size as usize];
+        file.read_exact_at(&mut header, 8)
+            .map_err(|source| io(path, source))?;
+        let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
+            .map_err(|error| format(format!("its header is none of safetensors: {error}")))?;
+        let start = 8 + size;
+        if start + metadata.data_len() as u64 != len {
+            return Err(format(format!(
+                "it has {len} bytes, and its header speaks of {}; was it copied to its end?",
+                start + metadata.data_len() as u64
+            )));
+        }
+        let origin = self.origins.len();
+        self.origins.push(Origin::File {
+            path: path.to_owned(),
+            file,
+        });
+        let names = metadata.offset_keys();
+        for name in &names {
+            let info = metadata.info(name).expect("one of its names");
+            let (begin, end) = info.data_offsets;
+            let dtype = serde_json::to_value(info.dtype).ok();
+            let tensor = TensorInfo {
+                dtype: dtype
+                    .and_then(|name| name.as_str().map(str::to_owned))
+                    .unwrap_or_default(),
+                shape: info.shape.iter().map(|size| *size as u64).collect(),
+                offset: 0,
+                bytes: (end - begin) as u64,
+            };
+            self.add(name.clone(), tensor, origin, start + begin as u64)
+                .map_err(&format)?;
+        }
+        for (key, value) in metadata.metadata().iter().flatten() {
+            self.metadata
+                .entry(key.clone())
+                .or_insert_with(|| value.clone());
+        }
+        Ok(names)
+    }
+
+    /// Reads the bytes that the memory will have from `offset` on, zeros between tensors.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let end = offset + into.len() as u64;
+        let first = self.runs.partition_point(|run| run.to + run.len <= offset);
+        let mut at = offset;
+        for run in self.runs[first..].iter().take_while(|run| run.to < end) {
+            let begin = run.to.max(offset);
+            let stop = (run.to + run.len).min(end);
+            into[(at - offset) as usize..(begin - offset) as usize].fill(0);
+            let part = &mut into[(begin - offset) as usize..(stop - offset) as usize];
+            let from = run.from + (begin - run.to);
+            match &self.origins[run.origin] {
+                Origin::File { path, file } => {
+                    file.read_exact_at(part, from)
+                        .map_err(|source| io(path, source))?;
+                }
+                Origin::Bytes(bytes) => {
+                    part.copy_from_slice(&bytes[from as usize..from as usize + part.len()]);
+                }
+            }
+            at = stop;
+        }
+        into[(at - offset) as usize..].fill(0);
+        Ok(())
+    }
+}
+
+fn io(path: &Path, source: std::io::Error) -> Error {
+    Error::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|source| io(path, source))
+}

@@ -1,0 +1,223 @@
+//! The store: where models are loaded to and opened from.
+
+use crate::error::{Error, Result};
+use crate::load::{LoadOptions, Loaded};
+use crate::model::Model;
+use crate::source::{NamedBytes, Source};
+use crate::{Hash, Manifest};
+use crosshandle::handle::{BackendKind, DeviceUuid};
+use crosshandle::holder::Holder;
+use crosshandle::{Context, ContextOptions, Device, MemoryHandle, PeerPolicy};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The roles of a model's two pieces of memory.
+pub(crate) const DATA: &str = "data";
+pub(crate) const MANIFEST: &str = "manifest";
+
+/// Times that a name is looked up again because its version ended between that and the open.
+const MAX_LOOKS: u32 = 8;
+
+/// Models under names that a holder keeps. Cheap to clone; clones share contexts.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    socket_dir: Option<PathBuf>,
+    peers: PeerPolicy,
+    holder: Holder,
+    contexts: Arc<Mutex<HashMap<(BackendKind, DeviceUuid), Context>>>,
+}
+
+impl Store {
+    /// Returns the store of the usual socket directories. Nothing is asked yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the directory in which to look for the holder.
+    pub fn socket_dir(mut self, directory: impl AsRef<Path>) -> Self {
+        self.socket_dir = Some(directory.as_ref().to_owned());
+        self.holder = self.holder.socket_dir(directory.as_ref());
+        self.contexts = Arc::default();
+        self
+    }
+
+    /// Sets the users as whom the holder and others that share may run (default: the same user).
+    pub fn peers(mut self, peers: PeerPolicy) -> Self {
+        self.holder = self.holder.peers(peers.clone());
+        self.peers = peers;
+        self.contexts = Arc::default();
+        self
+    }
+
+    /// Sets the token to show the holder.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.holder = self.holder.token(token);
+        self
+    }
+
+    /// Returns the holder, to list, remove and pin names.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// Loads files of safetensors into memory of a device. A file that ends in `.json` is an index of others
+    /// beside it. The device's memory is there as soon as this returns; [`Loaded::publish`] hands it over.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if the hash
+    /// is not the expected one; limits of the system.
+    pub fn load(&self, device: &str, paths: &[PathBuf], options: &LoadOptions) -> Result<Loaded> {
+        Loaded::new(self, device, &Source::of_files(paths)?, options)
+    }
+
+    /// Loads tensors of the program's own into memory of a device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for tensors that are not what they say; limits of the system.
+    pub fn load_tensors<'a>(
+        &self,
+        device: &str,
+        tensors: impl IntoIterator<Item = NamedBytes<'a>>,
+        options: &LoadOptions,
+    ) -> Result<Loaded> {
+        Loaded::new(self, device, &Source::of_bytes(tensors)?, options)
+    }
+
+    /// Opens a model: one mapping, in which all its tensors are.
+    ///
+    /// # Errors
+    /// [`Error::Crosshandle`] if nothing is held under the name or it cannot be mapped here;
+    /// [`Error::NotAModel`].
+    pub fn open(&self, name: &str) -> Result<Model> {
+        self.open_version(name, None)
+    }
+
+    /// Opens a model if it is the one with this hash.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::OtherModel`].
+    pub fn open_expecting(&self, name: &str, hash: Hash) -> Result<Model> {
+        self.open_version(name, Some(hash))
+    }
+
+    /// Waits until a name has a later version than a model that was opened, for at most `timeout`, and opens
+    /// that. The model before stays as it is until it is dropped.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), also if the name is removed; a timeout.
+    pub fn await_next(&self, before: &Model, timeout: Duration) -> Result<Model> {
+        let name = before.name();
+        self.holder.await_version(name, before.version(), timeout)?;
+        self.open(name)
+    }
+
+    fn open_version(&self, name: &str, expected: Option<Hash>) -> Result<Model> {
+        let mut looks = 1;
+        loop {
+            match self.open_once(name, expected) {
+                // The next version may have come between the two steps.
+                Err(Error::Crosshandle(error))
+                    if looks < MAX_LOOKS
+                        && (error.is_peer_dead() || error.is_stale())
+                        && !matches!(error, crosshandle::Error::Holder { .. }) =>
+                {
+                    looks += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn open_once(&self, name: &str, expected: Option<Hash>) -> Result<Model> {
+        let held = self.holder.open(name)?;
+        let not_a_model = |why: String| Error::NotAModel {
+            name: name.to_owned(),
+            why,
+        };
+        let handle_of = |role: &str| {
+            let part = held.part(role);
+            let handle = part.and_then(|part| part.read_only);
+            handle.ok_or_else(|| not_a_model(format!("it has no part '{role}'")))
+        };
+        let (data, listing) = (handle_of(DATA)?, handle_of(MANIFEST)?);
+        let text = self.read_manifest(&listing, not_a_model)?;
+        let hash = blake3::hash(&text);
+        if let Some(expected) = expected.filter(|expected| *expected != hash) {
+            return Err(Error::OtherModel {
+                name: name.to_owned(),
+                expected,
+                found: hash,
+            });
+        }
+        let manifest = Manifest::read(&text, data.len()).map_err(not_a_model)?;
+        let context = self.context_for(&data)?;
+        let memory = context.open_memory_read_only(&data)?;
+        Ok(Model::new(
+            held.name,
+            held.version,
+            hash,
+            manifest,
+            context,
+            memory,
+        ))
+    }
+
+    fn read_manifest(
+        &self,
+        handle: &MemoryHandle,
+        not_a_model: impl Fn(String) -> Error,
+    ) -> Result<Vec<u8>> {
+        if handle.backend() != BackendKind::Host
+            || handle.len() > crate::manifest::MAX_MANIFEST_BYTES
+        {
+            return Err(not_a_model(
+                "its manifest is no memory of the host, or too long".into(),
+            ));
+        }
+        let memory = self.context_for(handle)?.open_memory_read_only(handle)?;
+        let mut text = vec![0; memory.len()];
+        memory.read(0, &mut text)?;
+        Ok(text)
+    }
+
+    /// Returns the context on the device that a handle is for.
+    fn context_for(&self, handle: &MemoryHandle) -> Result<Context> {
+        let (backend, uuid) = (handle.backend(), handle.device());
+        let devices = Device::all();
+        let is_it =
+            |device: &&Device| device.info().backend == backend && device.info().uuid == uuid;
+        let found = devices.iter().find(is_it);
+        // If this machine lacks the device, opening the handle fails with the best explanation.
+        let device = found
+            .or(devices.first())
+            .ok_or(crosshandle::Error::NoDevice {
+                name: backend.to_string(),
+                reason: "there is no device at all".into(),
+            })?;
+        self.context(device)
+    }
+
+    pub(crate) fn context_on(&self, device: &str) -> Result<Context> {
+        self.context(&Device::find(device)?)
+    }
+
+    fn context(&self, device: &Device) -> Result<Context> {
+        let key = (device.info().backend, device.info().uuid);
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = contexts.get(&key) {
+            return Ok(context.clone());
+        }
+        // What is handed over must have its segment alone.
+        let mut options = ContextOptions::new()
+            .pooling(false)
+            .peers(self.peers.clone());
+        if let Some(directory) = &self.socket_dir {
+            options = options.socket_dir(directory);
+        }
+        let context = Context::with_options(device, options)?;
+        contexts.insert(key, context.clone());
+        Ok(context)
+    }
+}

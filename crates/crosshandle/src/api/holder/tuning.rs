@@ -1,0 +1,61 @@
+//! Constants of time and count of holders, and why they have their values.
+
+use std::time::Duration;
+
+/// Bytes of the longest message between a program and a holder, and between a holder and its successor.
+/// Halved: fewer parts fit under one name, and lists take more messages. Doubled: more than the usual
+/// limit of a socket's queue may be taken by two messages.
+pub(super) const MAX_MESSAGE_BYTES: usize = 60 << 10;
+
+/// Bytes of names in one answer to a question for all of them. Halved: twice the questions. Doubled: close
+/// to [`MAX_MESSAGE_BYTES`] with the last entry.
+pub(super) const LIST_BYTES: usize = 30 << 10;
+
+/// The number of objects that one name may have. Halved: stores with a manifest for each shard need more
+/// names. Doubled: their handles may not fit in one message.
+pub(super) const MAX_PARTS: usize = 32;
+
+/// Bytes of the longest label. Halved: less room for what a store notes with a name. Doubled: lists take
+/// more messages.
+pub(super) const MAX_LABEL_BYTES: usize = 4096;
+
+/// Connections of programs to a holder at a time, those included that wait for a version. Halved: fewer
+/// readers can wait. Doubled: a flood of them takes twice the descriptors, of 1,024 as a rule.
+pub(super) const MAX_PROGRAMS: usize = 256;
+
+/// Programs that wait for a version of a name at a time: part of [`MAX_PROGRAMS`], so that others are
+/// answered. Halved: fewer readers can wait. Doubled: all places may be taken by who waits.
+pub(super) const MAX_WAITING: usize = MAX_PROGRAMS / 2;
+
+/// Time that a program has to ask after it connected. Halved: one that is stopped just then must connect
+/// again. Doubled: idle connections take their places for longer.
+pub(super) const QUESTION_TIME: Duration = Duration::from_secs(2);
+
+/// Time that a holder gives a program's process to send the memory that it hands over. Halved: the fetch
+/// from a process that is busy fails sooner. Doubled: one that hangs is noticed later.
+pub(super) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for which an answer waits until the successor has what was handed over. Halved: beside a slow start
+/// of a successor, programs hear sooner that the memory is held, by the holder alone. Doubled: they wait
+/// for longer where no successor starts.
+pub(super) const SUCCESSOR_TIME: Duration = Duration::from_secs(3);
+
+/// Time after which a holder starts a successor again that ended or did not start. Halved: twice the starts
+/// where none can live. Doubled: the holder is alone for that much longer.
+pub(super) const RESTART_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Messages to the successor that it has not confirmed, before it counts as stuck and is replaced. Halved:
+/// many names handed over at once look like a stuck successor. Doubled: more memory for one that is.
+pub(super) const MAX_UNCONFIRMED: usize = 1 << 16;
+
+/// Time that a program waits for a holder's answer. Halved: a hand-over of many parts may be given up
+/// while it is going on. Doubled: a holder that is stopped is noticed later.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time after which a program connects again to a holder that has hung up: its successor answers within
+/// some milliseconds. Halved: twice the attempts. Doubled: that much later.
+pub(super) const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Attempts to reach a holder that hangs up each time. Halved or doubled: a holder that ends whenever it is
+/// asked is given up sooner or later.
+pub(super) const MAX_RECONNECTS: u32 = 64;

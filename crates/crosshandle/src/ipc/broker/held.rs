@@ -1,0 +1,153 @@
+//! The files of a holder in a socket directory: its lock, the socket at which it is asked for names, the
+//! socket at which it answers importers, and that socket's names, one for each exporter that has handed
+//! something over.
+//!
+//! The names are links to one socket, so whoever has its descriptor answers under all of them: a
+//! successor has it before it is needed, and connections wait in its queue while the holder changes.
+
+use super::address::{held_exporter_of, held_name};
+use super::directory::SocketDirectory;
+use super::listener::open_to;
+use crate::error::{Error, Result};
+use crate::os::socket;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// The name of the socket at which programs ask for names, and hand memory over.
+const CONTROL: &str = "holder.sock";
+/// The name of the socket at which importers ask for memory.
+const IMPORTERS: &str = "holder.importers";
+/// The name of the file that the living holder has locked.
+const LOCK: &str = "holder.lock";
+
+/// A socket directory with a holder in it.
+pub(crate) struct HolderDirectory {
+    directory: SocketDirectory,
+    shared: bool,
+}
+
+/// Returns the path of a holder's socket in a directory.
+pub(crate) fn control_path(directory: &Path) -> PathBuf {
+    directory.join(CONTROL)
+}
+
+impl HolderDirectory {
+    /// Opens the directory at `path`, and makes it first if it is not there. `shared`: other users are
+    /// admitted.
+    pub(crate) fn open(path: &Path, shared: bool) -> Result<Self> {
+        Ok(Self {
+            directory: SocketDirectory::open(path, shared)?,
+            shared,
+        })
+    }
+
+    /// Takes the lock of the directory's one holder. It is held as long as any process has the
+    /// descriptor; `None` if a holder has it.
+    pub(crate) fn lock(&self) -> Result<Option<OwnedFd>> {
+        let failed = Error::os("opening the holder's lock");
+        let file = self.directory.create(LOCK).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(Error::os("locking the holder's lock")(errno)),
+        }
+    }
+
+    /// Listens where programs ask for names. The caller has the lock, so what is there is left over.
+    pub(crate) fn listen_for_programs(&self) -> Result<OwnedFd> {
+        self.listen(CONTROL)
+    }
+
+    /// Listens where importers ask for memory.
+    pub(crate) fn listen_for_importers(&self) -> Result<OwnedFd> {
+        self.listen(IMPORTERS)
+    }
+
+    fn listen(&self, name: &str) -> Result<OwnedFd> {
+        let _ = self.directory.remove(name);
+        let listening = socket::listen(&self.directory.path_of(name));
+        let (listener, _) = listening.map_err(Error::os("listening as a holder"))?;
+        open_to(&self.directory, name, self.shared, false)?;
+        Ok(listener)
+    }
+
+    /// Answers for an exporter under its name from now on.
+    pub(crate) fn answer_for(&self, exporter: u64) -> Result<()> {
+        let name = held_name(exporter);
+        let failed = Error::os("naming the holder's socket for an exporter");
+        match self.directory.link(IMPORTERS, &name) {
+            Err(Errno::EXIST) if self.directory.are_same(IMPORTERS, &name) => Ok(()),
+            Err(Errno::EXIST) => {
+                // Of a holder before this one.
+                let _ = self.directory.remove(&name);
+                self.directory.link(IMPORTERS, &name).map_err(failed)
+            }
+            result => result.map_err(failed),
+        }
+    }
+
+    /// Answers for an exporter no more.
+    pub(crate) fn leave(&self, exporter: u64) {
+        let _ = self.directory.remove(&held_name(exporter));
+    }
+
+    /// Removes the names that holders before this one have left behind.
+    pub(crate) fn remove_left_names(&self) {
+        let Ok(entries) = self.directory.entries() else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            if held_exporter_of(name).is_some() && !self.directory.are_same(IMPORTERS, name) {
+                let _ = self.directory.remove(name);
+            }
+        }
+    }
+
+    /// Removes the holder's sockets. Its lock stays, so that two holders never lock two files, and the
+    /// socket of programs if a service manager made it.
+    pub(crate) fn clear(&self, is_given: bool) {
+        if !is_given {
+            let _ = self.directory.remove(CONTROL);
+        }
+        let _ = self.directory.remove(IMPORTERS);
+        self.remove_left_names();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_socket_answers_under_many_names() {
+        let path = std::env::temp_dir().join(format!("xh-held-{}", std::process::id()));
+        let directory = HolderDirectory::open(&path, false).expect("a directory");
+        let lock = directory.lock().expect("opened").expect("free");
+        assert!(directory.lock().expect("opened").is_none(), "it is taken");
+        let listener = directory.listen_for_importers().expect("a socket");
+        let left = path.join(held_name(3));
+        drop(socket::listen(&left).expect("a socket of a holder before"));
+        directory.remove_left_names();
+        assert!(!left.exists());
+        drop(socket::listen(&path.join(held_name(4))).expect("another one"));
+        for exporter in [4, 5, 5] {
+            directory.answer_for(exporter).expect("named");
+        }
+        for exporter in [4, 5] {
+            let connected = socket::try_connect(&path.join(held_name(exporter)));
+            assert_eq!(connected, Ok(()));
+            socket::accept(&listener).expect("a connection");
+        }
+        directory.leave(4);
+        assert!(!path.join(held_name(4)).exists());
+        directory.clear(false);
+        drop(lock);
+        assert!(directory.lock().expect("opened").is_some());
+        std::fs::remove_dir_all(&path).expect("removed");
+    }
+}
