@@ -9,7 +9,7 @@ use crosshandle_fuzz::retagged;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    judge(data);
+    let _ = judge(data);
     let bytes = mended(data);
     assert_ne!(judge(&bytes), Err(BundleError::Damaged));
 });
