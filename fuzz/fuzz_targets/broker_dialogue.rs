@@ -280,7 +280,7 @@ impl Importer {
                 assert_eq!(is_read_only(&files[0]), !writable);
             }
             _ => {
-                assert_eq!((reply, files.len()), (Answer::Sent, 2));
+                assert_eq!((reply, files.len()), (Answer::Sent, 2), "{question:?}");
                 self.has_second_chunk |= question == Question::Chunk;
             }
         }

@@ -494,7 +494,10 @@ impl Client {
                 program,
             } => {
                 let attached = self.attach(context, credential, program);
-                self.was_refused.store(attached.is_err(), Ordering::Relaxed);
+                // Who is attached, and asks again, is refused that alone.
+                let is_outside = !self.was_attached.load(Ordering::Relaxed);
+                let was_refused = attached.is_err() && is_outside;
+                self.was_refused.store(was_refused, Ordering::Relaxed);
                 return self.answer(attached, serial);
             }
             Request::Chunk(credential) => {
