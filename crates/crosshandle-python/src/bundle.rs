@@ -175,10 +175,13 @@ fn gather(
             read_only: own,
             ..
         } = array.get();
-        let read_only = read_only || *own;
+        let handle = match read_only {
+            true => memory.handle_of(true),
+            false => memory.handle(*own),
+        };
         packed.push(BundledArray {
-            handle: memory.handle(read_only)?,
-            read_only,
+            handle: handle?,
+            read_only: read_only || *own,
             layout: described(layout),
         });
     }

@@ -2,6 +2,7 @@
 
 use crate::array::{Array, Layout};
 use crate::error::{Failure, Result};
+use crate::foreign::owners::Owners;
 use crate::handle::MemoryHandle;
 use crate::interrupt::detached;
 use pyo3::exceptions::PyValueError;
@@ -151,6 +152,24 @@ impl SharedMemory {
             None => self.memory.handle()?,
         })
     }
+
+    /// Returns a handle as [`handle`](Self::handle) does. If one for reading only is asked for, it is one.
+    pub(crate) fn handle_of(&self, read_only: bool) -> Result<crosshandle::MemoryHandle> {
+        let handle = self.handle(read_only)?;
+        match read_only && !handle.is_read_only() {
+            true => Err(no_read_only().into()),
+            false => Ok(handle),
+        }
+    }
+}
+
+/// Returns why no handle for reading only can be had.
+pub(crate) fn no_read_only() -> crosshandle::Error {
+    crosshandle::Error::Unsupported(
+        "this memory was opened by a handle that lets its holder write, and only the process that made that can \
+         make one for reading only: ask it for one"
+            .into(),
+    )
 }
 
 impl Memory {
@@ -241,7 +260,7 @@ impl Memory {
         let end = offset.saturating_add(nbytes.unwrap_or(all));
         let lent = shared
             .memory
-            .lend(offset..end, owner)
+            .lend(offset..end, Owners(vec![owner]))
             .map_err(Failure::from)?;
         let lent = SharedMemory::lent(lent, shared.context.clone());
         Ok(Self::of(Arc::new(lent)))
@@ -250,7 +269,7 @@ impl Memory {
     /// Returns the handle to send to other processes.
     #[pyo3(signature = (*, read_only = false))]
     fn handle(&self, read_only: bool) -> PyResult<MemoryHandle> {
-        Ok(MemoryHandle(self.shared()?.handle(read_only)?))
+        Ok(MemoryHandle(self.shared()?.handle_of(read_only)?))
     }
 
     /// Returns a view of it as an array, without a copy. `shape` is a number or a tuple (default: all
@@ -325,7 +344,13 @@ impl Memory {
         let shared = self.shared()?;
         let handle = shared.handle(shared.is_read_only())?;
         let bytes = PyBytes::new(py, handle.as_bytes());
-        Ok((py.import("crosshandle")?.getattr("open")?, (bytes,)))
+        // It arrives as it is here, whatever the handle grants.
+        let open = match shared.is_read_only() {
+            true => "open_read_only",
+            false => "open",
+        };
+        let module = py.import("crosshandle._sharing")?;
+        Ok((module.getattr(open)?, (bytes,)))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

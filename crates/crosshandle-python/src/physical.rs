@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::handle::PhysicalMemoryHandle;
 use crate::interrupt::detached;
+use crate::memory::no_read_only;
 use crosshandle::Access;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -50,6 +51,10 @@ impl PhysicalMemory {
     #[pyo3(signature = (*, read_only = false))]
     fn handle(&self, read_only: bool) -> Result<PhysicalMemoryHandle> {
         Ok(PhysicalMemoryHandle(match self.handle {
+            // Who gets it could write.
+            Some(handle) if read_only && !handle.is_read_only() => {
+                return Err(no_read_only().into());
+            }
             Some(handle) => handle,
             None if read_only => self.memory.handle_read_only()?,
             None => self.memory.handle()?,

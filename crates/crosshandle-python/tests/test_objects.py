@@ -15,6 +15,19 @@ import crosshandle
 from conftest import DEADLINE
 
 
+def test_what_was_opened_for_reading_stays_so() -> None:
+    memory = crosshandle.default_context().allocate(100)
+    opened = crosshandle.Context("host").open_memory(memory.handle(), writable=False)
+    for ask in (opened.handle, lambda **options: crosshandle.share(opened.array(), **options)):
+        with pytest.raises(crosshandle.Unsupported, match="only the process that made that"):
+            ask(read_only=True)
+    again = pickle.loads(pickle.dumps(opened))
+    with pytest.raises(crosshandle.ReadOnly):
+        again.write(b"x")
+    memory.write(b"new")
+    assert again.read(3) == b"new"
+
+
 def test_devices() -> None:
     host = crosshandle.Device("host")
     assert host in crosshandle.Device.all() and host.backend == "host"

@@ -163,6 +163,11 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     return Bundle(data, leaves, arrays, table)
 
 
+def open_read_only(data: bytes) -> Any:
+    """Opens as `open` does, for reading only: what is pickled of memory that was opened so."""
+    return open(data, writable=False)
+
+
 def open(data: Any, *, context: Context | None = None, writable: bool = True) -> Any:
     """Opens what another process has sent: a bundle's bytes or a handle, as bytes or text.
 

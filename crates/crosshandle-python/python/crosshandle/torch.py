@@ -153,7 +153,8 @@ def register() -> Registration:
         before[kind] = own
 
         def reduce(tensor: torch.Tensor, own: Any = own) -> Any:
-            return _reduce(tensor) if tensor.is_cuda and not tensor.is_sparse else own(tensor)
+            is_ours = tensor.is_cuda and tensor.layout == torch.strided and not tensor.is_nested
+            return _reduce(tensor) if is_ours else own(tensor)
 
         ForkingPickler.register(kind, reduce)
     return Registration(before)

@@ -224,6 +224,7 @@ impl NeverWritten {
         _options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let array = self.0.get();
+        check_strides(array, array.layout.dtype.bytes() as isize)?;
         array.order_before(py, stream)?;
         wrap(py, Unversioned::make(array, device(&array.memory)))
     }

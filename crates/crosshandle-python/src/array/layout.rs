@@ -93,7 +93,9 @@ impl Layout {
             return Some((0, 0));
         }
         after = after.checked_add(self.dtype.bytes())?;
-        let is_within = elements <= isize::MAX as u128;
+        // Also if elements lie in the same place: consumers count the bytes of all.
+        let bytes = elements.saturating_mul(self.dtype.bytes() as u128);
+        let is_within = bytes <= isize::MAX as u128;
         let total = before.checked_add(after)?;
         (is_within && total <= isize::MAX as usize).then_some((before, after))
     }

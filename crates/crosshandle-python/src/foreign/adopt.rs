@@ -7,6 +7,7 @@
 //! it open.
 
 use super::description::Foreign;
+use super::owners::{self, Owners};
 use crate::array::{Array, Layout};
 use crate::context::Context;
 use crate::error::exception;
@@ -61,6 +62,7 @@ pub(crate) fn adopt_all<'py>(
             .into_bound(py)
             .into_any()
     };
+    owners::let_go_now();
     let mut groups: Vec<Group> = Vec::new();
     // Neighbours lie in the same memory.
     let mut order = Vec::from_iter(0..arrays.len());
@@ -89,7 +91,7 @@ pub(crate) fn adopt_all<'py>(
     }
     for group in groups {
         let members = group.members.iter().map(|place| arrays[*place].get());
-        let owners = || Vec::from_iter(members.map(|foreign| foreign.owner.clone_ref(py)));
+        let owners = || Owners(members.map(|foreign| foreign.owner.clone_ref(py)).collect());
         let lend = |memory: Arc<Memory>| {
             let lent = memory.lend(.., owners())?;
             Ok(Arc::new(SharedMemory::lent(lent, context.0.clone())))
@@ -120,8 +122,10 @@ pub(crate) fn adopt_all<'py>(
                 offset: foreign.layout.offset + (foreign.first - group.start),
                 ..foreign.layout.clone()
             };
-            let array = Array::of(shared, layout, foreign.read_only)?;
-            results[place] = Some(Bound::new(py, array)?.into_any());
+            results[place] = Some(match Array::of(shared, layout, foreign.read_only) {
+                Ok(array) => Bound::new(py, array)?.into_any(),
+                Err(error) => error.into_value(py).into_bound(py).into_any(),
+            });
         }
     }
     Ok(results

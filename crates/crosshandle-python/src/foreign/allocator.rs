@@ -232,7 +232,8 @@ impl Drop for Block {
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
-        finish_uses(&self.0.context);
+        // Another thread of the program may have to run for the work to end.
+        Python::try_attach(|py| py.detach(|| finish_uses(&self.0.context)));
     }
 }
 

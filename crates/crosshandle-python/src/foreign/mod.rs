@@ -5,6 +5,7 @@
 //! | `description.rs` | what an array is, by the protocol that its library has |
 //! | `buffer.rs`, `capsule.rs`, `interface.rs`, `torch.rs` | the protocols |
 //! | `adopt.rs` | the memory beneath arrays, shared without a copy |
+//! | `owners.rs` | what keeps that memory from being used again |
 //! | `allocator.rs` | allocators that torch and CuPy call |
 //! | `copy.rs` | copies of what cannot be |
 
@@ -15,6 +16,7 @@ mod capsule;
 mod copy;
 mod description;
 mod interface;
+pub(crate) mod owners;
 mod torch;
 
 pub(crate) use adopt::{Wholes, adopt_all};

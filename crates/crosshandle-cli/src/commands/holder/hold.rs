@@ -5,6 +5,7 @@ use crate::output;
 use crate::settings::Settings;
 use crosshandle::PeerPolicy;
 use crosshandle::holder::{self, Holder, ServeOptions};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -55,6 +56,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     if args.check {
         return check(&asked);
     }
+    raise_limit_of_files();
     let mut options = serve_options(&args.users, settings)?;
     if !args.no_successor {
         options = options.successor("/proc/self/exe", successor_arguments(&args.users, settings));
@@ -64,6 +66,18 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         notify_service_manager("READY=1");
     })?;
     Ok(())
+}
+
+/// Lets this process and its successors have as many descriptors as the system permits: each object that is
+/// held takes some.
+fn raise_limit_of_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // If it is refused, fewer objects can be held.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// Runs the successor's part.

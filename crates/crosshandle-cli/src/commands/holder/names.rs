@@ -106,7 +106,8 @@ pub(crate) fn pin(args: &PinArgs, settings: &Settings) -> Result<()> {
 }
 
 fn sum(name: &HeldName) -> u64 {
-    name.parts.iter().map(|part| part.bytes).sum()
+    let parts = name.parts.iter().map(|part| part.bytes);
+    parts.fold(0, u64::saturating_add)
 }
 
 fn listed(name: &HeldName) -> Listed<'_> {

@@ -8,12 +8,13 @@ use super::message::{
 use super::state::{Holdings, Name, Record, RecordKey, fetch};
 use super::successor::{Change, Inheritance, Successor, SuccessorCommand};
 use super::tuning::{
-    FETCH_TIMEOUT, LIST_BYTES, MAX_MESSAGE_BYTES, MAX_PROGRAMS, MAX_WAITING, QUESTION_TIME,
-    RESTART_INTERVAL, SUCCESSOR_TIME,
+    FETCH_TIMEOUT, LIST_BYTES, MAX_FETCHES, MAX_HELD_INDEX, MAX_MESSAGE_BYTES, MAX_PROGRAMS,
+    MAX_WAITING, QUESTION_TIME, RESTART_INTERVAL, SUCCESSOR_TIME,
 };
 use crate::error::{Error, HolderFault, Result};
+use crate::handle::MemoryHandle;
 use crate::ipc::broker::{Broker, HeldListener, HolderDirectory, PeerPolicy};
-use crate::ipc::{Deadline, Origin};
+use crate::ipc::{Credential, Deadline, Origin};
 use crate::os::process;
 use crate::os::socket::{self, Guard, Received};
 use crate::threads::background;
@@ -96,6 +97,8 @@ pub(super) struct Server {
     /// When a successor is started.
     starts: Instant,
     fetched: (Sender<Fetched>, Receiver<Fetched>),
+    /// Hand-overs whose memory is being fetched, also for programs that have hung up since.
+    fetching: usize,
     wake: Arc<OwnedFd>,
     takeovers: u64,
 }
@@ -145,6 +148,8 @@ impl Server {
     /// Goes on where a holder has died.
     pub(super) fn take_over(mut inheritance: Inheritance, terms: Terms) -> Result<Self> {
         inheritance.takeovers += 1;
+        // The holder died between a record and its name, or between a name and what it replaces.
+        inheritance.holdings.remove_unnamed();
         let shared = terms.policy != PeerPolicy::SameUser;
         let directory = HolderDirectory::open(&inheritance.directory, shared)?;
         // As a rule all of it is there.
@@ -191,6 +196,7 @@ impl Server {
             successor: None,
             starts: Instant::now(),
             fetched: channel(),
+            fetching: 0,
             wake: Arc::new(wake.map_err(Error::os("making an eventfd"))?),
             takeovers,
         })
@@ -672,7 +678,7 @@ impl Server {
                     "{name} is in use, by version {} of {} bytes; publish the next version, or take \
                      another name",
                     found.version,
-                    found.parts.iter().map(|part| part.bytes).sum::<u64>()
+                    found.bytes()
                 ),
             )),
             Some(found) if found.pinned => {
@@ -689,15 +695,21 @@ impl Server {
         if let Err(refusal) = self.may_hold(&hold, token) {
             return Some(refusal);
         }
+        if self.fetching >= MAX_FETCHES {
+            let why = "as much memory as can be fetched at a time is being handed over; try again";
+            return Some(refused(HolderFault::Refused, why.to_owned()));
+        }
         let index = self.position(number)?;
         self.connected[index].stage = Stage::Fetching;
+        self.fetching += 1;
         let origin = Origin {
             directory: Some(self.path.clone()),
             policy: self.terms.policy.clone(),
             timeout: FETCH_TIMEOUT,
         };
         // What a program hands over again, since it got no answer, is not its maker's any more.
-        let known: Vec<RecordKey> = self.holdings.records().keys().copied().collect();
+        let records = self.holdings.records().values();
+        let known: Vec<MemoryHandle> = records.map(|record| record.handle).collect();
         let (sender, wake) = (self.fetched.0.clone(), Arc::clone(&self.wake));
         let token = token.map(str::to_owned);
         background::run_blocking(move || {
@@ -718,6 +730,7 @@ impl Server {
     fn take_fetched(&mut self) {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         while let Ok(fetched) = self.fetched.1.try_recv() {
+            self.fetching -= 1;
             let (number, name) = (fetched.program, fetched.hold.name.clone());
             match self.keep(fetched) {
                 Ok(version) => {
@@ -764,10 +777,8 @@ impl Server {
         }
         let name = Name::new(hold, version, process::time() / 1_000_000_000);
         let is_missing = |handle| {
-            !self
-                .holdings
-                .records()
-                .contains_key(&super::state::key_of(&handle))
+            let found = self.holdings.records().get(&super::state::key_of(&handle));
+            found.is_none_or(|record| record.handle != handle)
         };
         if failed.is_none() && name.handles().any(is_missing) {
             failed = Some(Error::Stale);
@@ -862,7 +873,7 @@ fn set_nonblocking(socket: &OwnedFd) -> Result<()> {
 }
 
 /// Fetches the records of a hand-over from their makers, but for those that are held already.
-fn fetch_all(hold: &Hold, known: &[RecordKey], origin: &Origin) -> Result<Vec<Record>> {
+fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec<Record>> {
     let deadline = Deadline::after(FETCH_TIMEOUT);
     let mut records = Vec::new();
     for part in &hold.parts {
@@ -881,8 +892,18 @@ fn fetch_all(hold: &Hold, known: &[RecordKey], origin: &Origin) -> Result<Vec<Re
                 part.role
             )));
         }
+        if Credential::of(&fields).record.index >= MAX_HELD_INDEX
+            || Credential::of(&other).record.index >= MAX_HELD_INDEX
+        {
+            return Err(Error::invalid(format!(
+                "the maker shares more than {MAX_HELD_INDEX} objects in the context of the part {}: hand over \
+                 memory of another context",
+                part.role
+            )));
+        }
         for handle in [handle, read_only] {
-            if known.contains(&super::state::key_of(&handle)) {
+            // The whole handle: a key alone may be one that somebody else was given.
+            if known.contains(&handle) {
                 continue;
             }
             records.push(Record {

@@ -2,6 +2,7 @@
 //! have the same.
 
 use super::message::{Entry, Hold, Part, Tokens};
+use super::tuning::MAX_HELD_CONTEXTS;
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, Fields, MemoryHandle};
 use crate::ipc::broker::protocol::BackendBlob;
@@ -201,6 +202,12 @@ impl Name {
         }
     }
 
+    /// Returns the bytes of its parts, as their maker said.
+    pub(super) fn bytes(&self) -> u64 {
+        let parts = self.parts.iter().map(|part| part.bytes);
+        parts.fold(0, u64::saturating_add)
+    }
+
     /// Returns the handles of all records that the name needs.
     pub(super) fn handles(&self) -> impl Iterator<Item = MemoryHandle> {
         self.parts.iter().flat_map(|part| {
@@ -248,8 +255,8 @@ impl Holdings {
 
     /// Returns the bytes that are held, each once.
     pub(super) fn bytes(&self) -> u64 {
-        let parts = self.names.values().flat_map(|name| &name.parts);
-        parts.map(|part| part.bytes).sum()
+        let names = self.names.values().map(Name::bytes);
+        names.fold(0, u64::saturating_add)
     }
 
     /// Answers for a record from now on. One that is here already stays.
@@ -264,8 +271,16 @@ impl Holdings {
                 )),
             };
         }
+        let contexts = self.contexts.len();
         let context = match self.contexts.entry(context_of(&fields)) {
             std::collections::btree_map::Entry::Occupied(found) => found.into_mut(),
+            std::collections::btree_map::Entry::Vacant(_) if contexts >= MAX_HELD_CONTEXTS => {
+                return Err(Error::LimitReached {
+                    what: format!("memory of {contexts} contexts is held"),
+                    remedy: "remove names (crosshandle rm), or hand over memory of fewer contexts"
+                        .into(),
+                });
+            }
             std::collections::btree_map::Entry::Vacant(vacant) => {
                 let label = Label {
                     name: Some(format!("held for {:016x}", fields.exporter)),
@@ -316,6 +331,14 @@ impl Holdings {
         }
         let is_last = !self.contexts.keys().any(|(of, _)| *of == fields.exporter);
         is_last.then_some(fields.exporter)
+    }
+
+    /// Lets go of all records that no name needs.
+    pub(super) fn remove_unnamed(&mut self) {
+        let unnamed = self.records.iter().filter(|(_, record)| record.names == 0);
+        for key in Vec::from_iter(unnamed.map(|(key, _)| *key)) {
+            self.remove_record(&key);
+        }
     }
 
     /// Puts a name, whose records are here, in the place of what has it. Returns the records that no name

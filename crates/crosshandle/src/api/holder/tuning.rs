@@ -27,6 +27,19 @@ pub(super) const MAX_PROGRAMS: usize = 256;
 /// answered. Halved: fewer readers can wait. Doubled: all places may be taken by who waits.
 pub(super) const MAX_WAITING: usize = MAX_PROGRAMS / 2;
 
+/// Hand-overs whose memory is fetched at a time: each takes a thread, and a maker that never answers keeps
+/// it for [`FETCH_TIMEOUT`]. Halved: programs that hand over at the same time are told sooner to try
+/// again. Doubled: twice the threads and descriptors for makers that do not answer.
+pub(super) const MAX_FETCHES: usize = 16;
+
+/// Contexts of other processes whose memory is held. Halved: fewer makers can hand over. Doubled: twice
+/// the memory, of which each may take as much as [`MAX_HELD_INDEX`] lets it.
+pub(super) const MAX_HELD_CONTEXTS: usize = 256;
+
+/// Numbers of records that may be held are below this: their table has a place for each number. Halved: makers
+/// with many objects cannot hand over the later ones. Doubled: a hostile maker's table takes 10 MB, not 5.
+pub(super) const MAX_HELD_INDEX: u32 = 1 << 16;
+
 /// Time that a program has to ask after it connected. Halved: one that is stopped just then must connect
 /// again. Doubled: idle connections take their places for longer.
 pub(super) const QUESTION_TIME: Duration = Duration::from_secs(2);

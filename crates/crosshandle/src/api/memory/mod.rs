@@ -303,7 +303,8 @@ impl Memory {
     /// `owner` stands for what must not be used again meanwhile, such as an array of another library. It
     /// is dropped, perhaps on a background thread, after the result was dropped, its commands are done, and
     /// no process has the part open. This library looks for that when it next makes, frees or
-    /// shares something, or when an importer ends.
+    /// shares something, or when an importer ends. Keep the context until then: once its last clone is gone, the owner
+    /// of host memory goes with the result, whoever has the part open.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a part that is empty or not inside, and for memory that was itself
@@ -317,7 +318,8 @@ impl Memory {
         if part.is_empty() {
             return Err(Error::invalid("no bytes are no memory"));
         }
-        let keep: KeepAlive = Some(Box::new((owner, Arc::clone(self))));
+        // The owner last: it may be what the memory was adopted from.
+        let keep: KeepAlive = Some(Box::new((Arc::clone(self), owner)));
         let loaned = match &self.source {
             Source::Owned(owned) => Adopted::part_of_allocation(owned.allocation(), part, keep),
             Source::Adopted(adopted) => adopted.part(part, keep),

@@ -200,12 +200,14 @@ impl Layout {
                 false => last = last.saturating_add(reach),
             }
         }
-        if elements > i64::MAX as u128 {
-            return refuse("it has more elements than there are addresses");
+        let bytes = self.element.bits.div_ceil(8);
+        // Also if elements lie in the same place: consumers count the bytes of all.
+        if elements.saturating_mul(u128::from(bytes)) > i64::MAX as u128 {
+            return refuse("it has more bytes than there are addresses");
         }
         let end = match elements {
             0 => i128::from(self.offset),
-            _ => last.saturating_add(i128::from(self.element.bits.div_ceil(8))),
+            _ => last.saturating_add(i128::from(bytes)),
         };
         if end > i128::from(len) || (first < 0 && elements > 0) {
             return refuse("it has elements outside of its memory");

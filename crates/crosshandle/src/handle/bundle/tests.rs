@@ -31,6 +31,16 @@ fn layout(offset: u64, dimensions: &[(u64, i64)]) -> Layout {
     }
 }
 
+/// Elements that all lie in the same place reach nowhere, and have too many bytes in all.
+#[test]
+fn arrays_of_repeated_elements_are_bounded() {
+    let most = (1 << 61) - 1;
+    assert_eq!(layout(0, &[(most, 0)]).check(4), Ok(()));
+    for dimensions in [&[(most + 1, 0)][..], &[(1 << 32, 0), (1 << 29, 0)]] {
+        assert!(layout(0, dimensions).check(4).is_err(), "{dimensions:?}");
+    }
+}
+
 fn bundle() -> Bundle {
     let array = |offset, dimensions: &[_]| BundledArray {
         handle: memory(),
