@@ -134,11 +134,19 @@ impl Context {
         Ok(VirtualRange::new(detached(py, || self.0.reserve(nbytes))?))
     }
 
-    /// Opens what a handle is for: memory, physical memory or an event.
-    fn open(&self, py: Python<'_>, handle: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    /// Opens what a handle is for: memory, physical memory or an event. Memory is opened for reading only if
+    /// the handle grants no more, or `writable=False`.
+    #[pyo3(signature = (handle, *, writable = true))]
+    fn open(
+        &self,
+        py: Python<'_>,
+        handle: &Bound<'_, PyAny>,
+        writable: bool,
+    ) -> PyResult<Py<PyAny>> {
         match any(handle)? {
             AnyHandle::Memory(handle) => {
-                let memory = Memory::open(py, &self.0, handle, !handle.is_read_only())?;
+                let writable = writable && !handle.is_read_only();
+                let memory = Memory::open(py, &self.0, handle, writable)?;
                 Ok(Py::new(py, memory)?.into_any())
             }
             AnyHandle::Event(handle) => {
@@ -146,7 +154,7 @@ impl Context {
                 Ok(Py::new(py, Event::new(event, Some(handle)))?.into_any())
             }
             AnyHandle::PhysicalMemory(handle) => {
-                let memory = detached(py, || match handle.is_read_only() {
+                let memory = detached(py, || match !writable || handle.is_read_only() {
                     true => self.0.open_physical_memory_read_only(&handle),
                     false => self.0.open_physical_memory(&handle),
                 })?;

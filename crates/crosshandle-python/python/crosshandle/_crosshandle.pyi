@@ -71,8 +71,8 @@ class Context:
         """Makes an event."""
     def open_event(self, handle: _Handle, *, low_power: bool = False) -> Event:
         """Opens an event of another process."""
-    def open(self, handle: _Handle) -> Memory | Event | PhysicalMemory:
-        """Opens what a handle is for: memory, physical memory or an event."""
+    def open(self, handle: _Handle, *, writable: bool = True) -> Memory | Event | PhysicalMemory:
+        """Opens what a handle is for: memory, physical memory or an event; `writable=False`: memory for reading only."""
     def queue(self, stream: Any = None, *, in_order: bool = True) -> Queue:
         """Makes a queue, which runs commands in order, or as they become ready; or of a stream."""
     def _adopt_stream(self, number: int) -> Queue:

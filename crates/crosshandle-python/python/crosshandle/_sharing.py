@@ -192,8 +192,8 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
         handle = _rust.parse_handle(data)
         is_event = isinstance(handle, EventHandle)
         context = default_context() if is_event else _context_of(handle.backend, handle.device_uuid)
-        return context.open(handle)
-    return context.open(data)
+        return context.open(handle, writable=writable)
+    return context.open(data, writable=writable)
 
 
 def alloc_empty(shape: int | tuple[int, ...], dtype: Any = "float64", *, device: str = "host") -> Array:
