@@ -507,10 +507,9 @@ pub(crate) fn silent_exporters_cost_the_timeout(harness: &Harness) -> Verdict {
         drop(connection);
         eventually("nothing of it is left", || {
             let after = importer.usage()?;
-            Ok(
-                after.descriptors <= before.descriptors + 5
-                    && after.mappings <= before.mappings + 9,
-            )
+            Ok(after.descriptors <= before.descriptors + 5
+                    // Threads that closed pieces leave stacks and heaps; there were some 200 pieces.
+                    && after.mappings <= before.mappings + 50)
         })?;
         importer.ask(format!("open-memory n {handle} context=hasty"))?;
     }

@@ -48,9 +48,9 @@ impl Channel {
             if self.sent < self.output.len() {
                 self.sent += self.tls.writer().write(&self.output[self.sent..])?;
             }
-            if self.sent == self.output.len() {
-                self.output.clear();
-                self.sent = 0;
+            // What was sent goes as soon as it is most of the queue, which may never be empty.
+            if 2 * self.sent >= self.output.len() {
+                self.output.drain(..std::mem::take(&mut self.sent));
             }
             if !self.tls.wants_write() {
                 return Ok(false);

@@ -71,8 +71,8 @@ struct QuestionTurn<'a> {
     connection: &'a Connection,
     /// The number of the question.
     serial: Serial,
-    /// The question, if it was sent ahead.
-    ahead: Option<Request>,
+    /// The question, if it may have been answered before an earlier answer was read.
+    early: Option<Request>,
 }
 
 impl QuestionTurn<'_> {
@@ -201,7 +201,7 @@ impl Connection {
             self.transmit(next, serial)?;
             self.questions.lock().ahead = Some((next, serial));
         }
-        let answer = self.receive(&mut turn, deadline.get());
+        let answer = self.receive(&mut turn, request, deadline.get());
         drop(turn);
         let answer = answer?;
         if answer.pieces.is_some() {
@@ -225,12 +225,14 @@ impl Connection {
     ) -> Result<()> {
         let mut turn = self.await_turn(deadline)?;
         self.send(first, &mut turn)?;
+        let mut asked = first;
         loop {
-            let answer = self.receive(&mut turn, deadline.get())?;
+            let answer = self.receive(&mut turn, asked, deadline.get())?;
             let question = next(&answer)?;
             if let Some(question) = question {
                 turn.renew();
                 self.send(question, &mut turn)?;
+                asked = question;
             }
             // If it fails, the answer that is under way is told from later ones by its number.
             take(answer)?;
@@ -308,7 +310,7 @@ impl Connection {
         Ok(QuestionTurn {
             connection: self,
             serial,
-            ahead: None,
+            early: None,
         })
     }
 
@@ -330,7 +332,7 @@ impl Connection {
             && ahead == request
         {
             turn.serial = serial;
-            turn.ahead = Some(request);
+            turn.early = Some(request);
             return Ok(());
         }
         self.transmit(request, turn.serial)
@@ -344,22 +346,36 @@ impl Connection {
         }
     }
 
-    fn receive(&self, turn: &mut QuestionTurn<'_>, deadline: Option<Instant>) -> Result<Answer> {
-        let answer = self.receive_any(turn, deadline)?;
-        match (answer.reply, turn.ahead.take()) {
-            // It came before the last answer was read: see `Client::within_bounds`.
+    fn receive(
+        &self,
+        turn: &mut QuestionTurn<'_>,
+        request: Request,
+        deadline: Option<Instant>,
+    ) -> Result<Answer> {
+        let (answer, has_dropped) = self.receive_any(turn, deadline)?;
+        if has_dropped {
+            turn.early = Some(request);
+        }
+        match (answer.reply, turn.early.take()) {
+            // It was asked before the last answer was read: see `Client::within_bounds`.
             (Reply::Refused(Refusal::Busy), Some(request)) => {
                 turn.renew();
                 self.transmit(request, turn.serial)?;
-                self.receive(turn, deadline)
+                self.receive(turn, request, deadline)
             }
             (Reply::Refused(refusal), _) => Err(self.explain(refusal)),
             _ => Ok(answer),
         }
     }
 
-    /// Waits for the answer to the question of this turn, which may be a refusal.
-    fn receive_any(&self, turn: &QuestionTurn<'_>, deadline: Option<Instant>) -> Result<Answer> {
+    /// Waits for the answer to the question of this turn, which may be a refusal. Returns whether answers to
+    /// earlier questions came before it, too.
+    fn receive_any(
+        &self,
+        turn: &QuestionTurn<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(Answer, bool)> {
+        let mut has_dropped = false;
         let mut was_reset = false;
         let mut buffer = [0; MAX_REPLY_MESSAGE];
         loop {
@@ -389,14 +405,17 @@ impl Connection {
                     // The broker could not even read the question.
                     if of == turn.serial || (of == 0 && matches!(reply, Reply::Refused(_))) =>
                 {
-                    return Ok(Answer {
+                    let answer = Answer {
                         reply,
                         pieces,
                         granted,
-                    });
+                    };
+                    return Ok((answer, has_dropped));
                 }
                 // Late: it belongs to a question that was given up.
-                Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
+                Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
+                    has_dropped = true;
+                }
                 Ok(_) => return Err(late),
                 Err(BadMessage::Version) => {
                     return Err(Error::Protocol("it is of another version"));

@@ -10,6 +10,7 @@ use crate::ipc::{Import, Shared};
 use crate::os::mapping::{HUGE_PAGE, page_size};
 use crate::types::{Access, Address, DriverAllocation, MemoryKind, SharedBytes};
 use level_zero_sys::ze_external_memory_type_flags_t;
+use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
@@ -102,6 +103,13 @@ impl LevelZeroSegment {
         access: Access,
     ) -> Result<Self> {
         let handle = ipc_handle::decode(context.driver, Subject::Memory, &import.note)?;
+        // Before the driver hears of it, where the descriptor's file has a size.
+        let file = fstat(&import.file).map_err(Error::os("looking at memory"))?;
+        let actual = file.st_size.unsigned_abs();
+        if actual > 0 && actual < import.len as u64 {
+            let end = import.len as u64;
+            return Err(Error::Extent { end, actual });
+        }
         let open = |bytes| context.open(gpu.handle(), bytes);
         let start = handle.open_with(&import.file, context.driver, open)?;
         let (base, whole) = context.range_of(start)?;
