@@ -104,6 +104,10 @@ impl Loaded {
         source: &Source<'_>,
         options: &LoadOptions,
     ) -> Result<Self> {
+        if source.bytes == 0 {
+            let why = "there is no tensor with a byte to load";
+            return Err(Error::Invalid(why.into()));
+        }
         let context = store.context_on(device)?;
         let len = usize::try_from(source.bytes).map_err(|_| {
             Error::Invalid("the tensors have more bytes than can be addressed".into())

@@ -1,6 +1,6 @@
 //! The manifest: what a model's memory contains.
 
-use crate::Hash;
+use crate::{Error, Hash};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -131,6 +131,14 @@ impl Manifest {
 }
 
 impl TensorInfo {
+    /// Returns the error for another tensor of this one's name.
+    pub(crate) fn refuse(&self, name: &str, dtype: &str, shape: &[u64]) -> Error {
+        Error::Invalid(format!(
+            "the tensor {name} is {} {:?} in the model, not {dtype} {shape:?}: publish the next version instead",
+            self.dtype, self.shape
+        ))
+    }
+
     /// Returns the bits that the shape asks for; `None` for types that this version does not know.
     pub(crate) fn expected_bits(&self) -> Option<u64> {
         let dtype: safetensors::Dtype =

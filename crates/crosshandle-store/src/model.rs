@@ -26,6 +26,7 @@ pub struct Model {
     seen: u64,
     state: State,
     listing: Memory,
+    handle: MemoryHandle,
     /// The addresses, if they stay while the model sleeps.
     range: Option<Arc<VirtualRange>>,
     /// `None` while the model sleeps.
@@ -163,6 +164,7 @@ impl Model {
             seen,
             state: parts.state,
             listing: parts.listing,
+            handle: parts.data,
             range,
             memory: Some(Arc::new(memory)),
             context: ContextOf(context),
@@ -196,6 +198,11 @@ impl Model {
     /// [`Error::Asleep`].
     pub fn memory(&self) -> Result<&Arc<Memory>> {
         self.memory.as_ref().ok_or(Error::Asleep)
+    }
+
+    /// Returns the handle by which the memory was opened, for reading only. Other processes can open it too.
+    pub fn handle(&self) -> &MemoryHandle {
+        &self.handle
     }
 
     /// Returns the address of the memory, which stays the same while the model sleeps; `None` for one that sleeps
@@ -361,7 +368,7 @@ impl Model {
         let (parts, manifest, hash, seen, memory) = woken?;
         let is_another = (parts.version, hash) != (self.version, self.hash);
         (self.version, self.hash, self.seen) = (parts.version, hash, seen);
-        (self.state, self.listing) = (parts.state, parts.listing);
+        (self.state, self.listing, self.handle) = (parts.state, parts.listing, parts.data);
         (self.manifest, self.memory) = (manifest, Some(Arc::new(memory)));
         Ok(is_another)
     }

@@ -93,7 +93,7 @@ impl<'a> Source<'a> {
                 false => drop(source.add_file(path)?),
             }
         }
-        source.finish()
+        Ok(source)
     }
 
     /// Takes tensors of the program's own.
@@ -122,7 +122,7 @@ impl<'a> Source<'a> {
             }
             source.add(name, info, origin, 0).map_err(Error::Invalid)?;
         }
-        source.finish()
+        Ok(source)
     }
 
     /// Takes bytes for one place of a model's memory.
@@ -138,15 +138,6 @@ impl<'a> Source<'a> {
             }],
             bytes: all,
             ..Self::empty()
-        }
-    }
-
-    fn finish(self) -> Result<Self> {
-        match self.bytes {
-            0 => Err(Error::Invalid(
-                "there is no tensor with a byte to load".into(),
-            )),
-            _ => Ok(self),
         }
     }
 
@@ -294,10 +285,7 @@ impl<'a> Source<'a> {
             let there = manifest.tensors.get(name);
             let there = there.ok_or_else(|| Error::NoTensor(name.clone()))?;
             if (&there.dtype, &there.shape) != (&own.dtype, &own.shape) {
-                return Err(Error::Invalid(format!(
-                    "the tensor {name} is {} {:?} in the model, not {} {:?}: publish the next version instead",
-                    there.dtype, there.shape, own.dtype, own.shape
-                )));
+                return Err(there.refuse(name, &own.dtype, &own.shape));
             }
             own.offset = there.offset;
         }

@@ -179,6 +179,27 @@ impl Update<'_> {
         self.write_placed(&source)
     }
 
+    /// Has the device copy a whole tensor, whose type and shape must be those of the model, and waits for that.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`crosshandle::Error::InvalidArgument`] for memory that the device does not
+    /// reach.
+    pub fn copy_tensor(
+        &mut self,
+        tensor: &str,
+        dtype: &str,
+        shape: &[u64],
+        source: MemoryRange,
+    ) -> Result<()> {
+        let there = self.updater.tensor(tensor)?;
+        let fits = (there.dtype.as_str(), there.shape.as_slice()) == (dtype, shape)
+            && there.bytes == source.len() as u64;
+        match fits {
+            true => self.copy(tensor, 0, source),
+            false => Err(there.refuse(tensor, dtype, shape)),
+        }
+    }
+
     /// Has the device copy a part of a tensor, from byte `offset` of it on, and waits for that.
     ///
     /// # Errors
