@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The connections that are shaking hands, the oldest first.
 pub(super) struct Doorway<T> {
-    inside: VecDeque<Visitor<T>>,
+    inside: VecDeque<Entrant<T>>,
     next: u64,
     /// Addresses from which somebody has shown that he may link, in the order in which they did, and the same
     /// as a set.
@@ -15,7 +15,7 @@ pub(super) struct Doorway<T> {
     is_known: HashSet<IpAddr>,
 }
 
-struct Visitor<T> {
+struct Entrant<T> {
     number: u64,
     from: IpAddr,
     connection: T,
@@ -39,7 +39,7 @@ impl<T> Doorway<T> {
         let from = network(from);
         let number = self.next;
         self.next += 1;
-        self.inside.push_back(Visitor {
+        self.inside.push_back(Entrant {
             number,
             from,
             connection,
@@ -51,8 +51,8 @@ impl<T> Doorway<T> {
     /// Returns whose connection has to end.
     fn crowd(&self, newest: IpAddr) -> Option<IpAddr> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for visitor in &self.inside {
-            *counts.entry(visitor.from).or_default() += 1;
+        for entrant in &self.inside {
+            *counts.entry(entrant.from).or_default() += 1;
         }
         if counts[&newest] > MAX_HANDSHAKES_EACH {
             return Some(newest);
@@ -64,9 +64,9 @@ impl<T> Doorway<T> {
         // here longest.
         let rank = |from: &IpAddr| (!self.is_known.contains(from), counts[from]);
         let mut worst = self.inside.front()?.from;
-        for visitor in &self.inside {
-            if rank(&visitor.from) > rank(&worst) {
-                worst = visitor.from;
+        for entrant in &self.inside {
+            if rank(&entrant.from) > rank(&worst) {
+                worst = entrant.from;
             }
         }
         Some(worst)
@@ -76,13 +76,13 @@ impl<T> Doorway<T> {
         let place = self
             .inside
             .iter()
-            .position(|visitor| Some(visitor.from) == from)?;
-        self.inside.remove(place).map(|visitor| visitor.connection)
+            .position(|entrant| Some(entrant.from) == from)?;
+        self.inside.remove(place).map(|entrant| entrant.connection)
     }
 
     /// Notes that a handshake is over.
     pub(super) fn leave(&mut self, number: u64) {
-        self.inside.retain(|visitor| visitor.number != number);
+        self.inside.retain(|entrant| entrant.number != number);
     }
 
     /// Notes that somebody has shown who he is.
