@@ -156,6 +156,7 @@ pub use api::event::{
     Event, EventOptions, EventProfile, EventStatus, Notification, Notifier, Reached, Subscription,
     Values,
 };
+pub use api::graph::{ExecutableGraph, Graph, Node};
 pub use api::holder;
 pub use api::kernel::Kernel;
 pub use api::memory::{

@@ -12,6 +12,7 @@ use crate::api::command::Command;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
+use crate::api::graph::Graph;
 use crate::api::memory::{Buffer, Memory, MemoryPool, MemoryPoolOptions};
 use crate::api::physical::PhysicalMemory;
 use crate::api::program::Program;
@@ -367,6 +368,11 @@ impl Context {
         let queue = self.core().backend().create_queue(order)?;
         let copied = self.core().exporter().copied();
         Ok(Queue::new(queue, order, backend, copied))
+    }
+
+    /// Makes a graph without commands, to record some.
+    pub fn create_graph(&self) -> Graph {
+        Graph::new(self.core())
     }
 
     /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).
