@@ -148,6 +148,7 @@ pub mod adapter_support {
 }
 
 pub use api::command::Command;
+pub use api::command::graph::{ExecutableGraph, Graph, Node};
 pub use api::context::PackedBundle;
 pub use api::context::{Context, NativeEvent};
 pub use api::core::ContextOptions;
@@ -156,7 +157,6 @@ pub use api::event::{
     Event, EventOptions, EventProfile, EventStatus, Notification, Notifier, Reached, Subscription,
     Values,
 };
-pub use api::graph::{ExecutableGraph, Graph, Node};
 pub use api::holder;
 pub use api::kernel::Kernel;
 pub use api::memory::{

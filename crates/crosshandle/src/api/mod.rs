@@ -5,7 +5,6 @@ pub(crate) mod context;
 pub(crate) mod core;
 pub(crate) mod device;
 pub(crate) mod event;
-pub(crate) mod graph;
 pub mod holder;
 pub(crate) mod kernel;
 pub(crate) mod memory;

@@ -9,10 +9,10 @@ pub use bundle::PackedBundle;
 pub use native::NativeEvent;
 
 use crate::api::command::Command;
+use crate::api::command::graph::Graph;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
-use crate::api::graph::Graph;
 use crate::api::memory::{Buffer, Memory, MemoryPool, MemoryPoolOptions};
 use crate::api::physical::PhysicalMemory;
 use crate::api::program::Program;

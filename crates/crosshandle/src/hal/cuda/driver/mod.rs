@@ -31,7 +31,7 @@ use handle::{GraphHandle, GraphNodeHandle, GraphRunHandle};
 pub(super) use memory::{Allocation, DeviceAddress};
 pub(super) use native::{Found, LegacyHandle};
 pub(super) use program::{Image, ImageKind};
-pub(super) use stream::{CudaEvent, FillWord, Place, RectCopy, Stream, is_capturing};
+pub(super) use stream::{CudaEvent, FillWord, RectCopy, Side, Stream, is_capturing};
 pub(super) use words::WordOp;
 
 /// The status that a call returns.

@@ -252,7 +252,7 @@ impl Driver {
 
 /// A side of a copied rectangle. Sizes are in bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct Side {
     pub(crate) start: DeviceAddress,
     pub(crate) row_pitch: usize,
     /// A slice starts this many rows after the one before.
@@ -264,8 +264,8 @@ pub(crate) struct Place {
 /// A copy of a rectangle.
 #[derive(Clone, Copy)]
 pub(crate) struct RectCopy {
-    pub(crate) to: Place,
-    pub(crate) from: Place,
+    pub(crate) to: Side,
+    pub(crate) from: Side,
     /// Bytes, rows, slices.
     pub(crate) sizes: [usize; 3],
 }
@@ -273,7 +273,7 @@ pub(crate) struct RectCopy {
 impl RectCopy {
     /// Returns the copy as the driver takes it.
     pub(super) fn description(&self) -> CUDA_MEMCPY3D {
-        let kind = |place: &Place| match place.is_unknown {
+        let kind = |place: &Side| match place.is_unknown {
             true => CUmemorytype::CU_MEMORYTYPE_HOST,
             // Any memory, wherever it is: the driver knows.
             false => CUmemorytype::CU_MEMORYTYPE_UNIFIED,

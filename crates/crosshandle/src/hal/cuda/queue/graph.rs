@@ -11,7 +11,7 @@ use super::work::{self, Extra, Target};
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::{Gpu, await_condition};
 use crate::hal::cuda::driver::{
-    DeviceAddress, FillWord, Graph, Place, RectCopy, Step, StreamHandle,
+    DeviceAddress, FillWord, Graph, RectCopy, Side, Step, StreamHandle,
 };
 use crate::hal::cuda::program::{self, DriverLaunch};
 use crate::hal::cuda::scheduler::Urgency;
@@ -56,7 +56,7 @@ struct Parts<'a> {
 
 impl Target for Parts<'_> {
     unsafe fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, len: usize) -> Result<()> {
-        let place = |start| Place {
+        let place = |start| Side {
             start,
             row_pitch: len,
             slice_rows: 1,
@@ -72,7 +72,7 @@ impl Target for Parts<'_> {
     }
 
     unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()> {
-        let known = |place: Place| Place {
+        let known = |place: Side| Side {
             is_unknown: !self.gpu.driver().knows(place.start),
             ..place
         };

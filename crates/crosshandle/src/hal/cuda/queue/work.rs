@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::Gpu;
-use crate::hal::cuda::driver::{DeviceAddress, Driver, FillWord, Place, RectCopy, StreamHandle};
+use crate::hal::cuda::driver::{DeviceAddress, Driver, FillWord, RectCopy, Side, StreamHandle};
 use crate::hal::cuda::memory::{self, Staging};
 use crate::hal::cuda::program;
 use crate::hal::cuda::queue::graph;
@@ -214,7 +214,7 @@ unsafe fn copy(
 
 /// Returns the copy of the rows of a region.
 fn rect(to: (DeviceAddress, Pitches), from: (DeviceAddress, Pitches), region: Region) -> RectCopy {
-    let place = |(start, pitches): (DeviceAddress, Pitches)| Place {
+    let place = |(start, pitches): (DeviceAddress, Pitches)| Side {
         start,
         row_pitch: pitches.row,
         // Slice pitches are multiples of row pitches.

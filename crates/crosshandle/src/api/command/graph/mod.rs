@@ -139,7 +139,7 @@ impl Graph {
     fn index_of(&self, node: Node) -> Result<u32> {
         match node.graph == self.id {
             true => Ok(node.index),
-            false => Err(foreign_node()),
+            false => Err(unknown_node()),
         }
     }
 
@@ -167,7 +167,7 @@ impl Graph {
     }
 }
 
-fn foreign_node() -> Error {
+fn unknown_node() -> Error {
     Error::invalid("this node is one of another graph")
 }
 

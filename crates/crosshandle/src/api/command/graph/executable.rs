@@ -1,6 +1,6 @@
 //! Executable graphs: what queues run.
 
-use super::{Node, Recorded, foreign_node};
+use super::{Node, Recorded, unknown_node};
 use crate::api::command::Command;
 use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
@@ -121,7 +121,7 @@ impl ExecutableGraph {
         };
         for (node, command) in updates {
             if node.graph != self.graph {
-                return Err(foreign_node());
+                return Err(unknown_node());
             }
             let index = node.index as usize;
             // A node that was recorded after this was made.
