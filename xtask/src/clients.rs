@@ -25,7 +25,8 @@ const HEADERS: [&str; 6] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 13] = [
+pub(crate) const FOR_LOADER: [&str; 14] = [
+    "command_buffers",
     "error_table",
     "events",
     "free",

@@ -192,6 +192,7 @@ macro_rules! for_each_case {
                 sleepers_learn_of_queues
                 free_order_untangles
                 any_number_waits
+                orders_wait_for_each_other
                 functions_may_use_the_device
                 failures_go_on
                 commands_have_times

@@ -7,7 +7,7 @@ use crate::abi::{object, unsupported};
 use crate::discovery::{adapter, device, platform};
 use crate::memory::{buffer, physical, usm, virtual_memory};
 use crate::program::kernel;
-use crate::{context, enqueue, event, ipc, program, queue, sampler};
+use crate::{command_buffer, context, enqueue, event, ipc, program, queue, sampler};
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
 
 /// All entry points. It is complete, or it would not compile.
@@ -30,7 +30,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     USM: usm::TABLE,
     USMExp: usm::EXP_TABLE,
     BindlessImagesExp: unsupported::BINDLESS_IMAGES_EXP,
-    CommandBufferExp: unsupported::COMMAND_BUFFER_EXP,
+    CommandBufferExp: command_buffer::TABLE,
     GraphExp: unsupported::GRAPH_EXP,
     IPCExp: ipc::TABLE,
     MemoryExportExp: unsupported::MEMORY_EXPORT_EXP,
