@@ -200,7 +200,7 @@ impl Attachment {
             arenas: Some(Arc::default()),
             owner,
             link: Link::Remote {
-                connection,
+                connection: Box::new(connection),
                 timeout,
                 hung_up_at: AtomicU64::new(0),
                 watch: OnceLock::new(),

@@ -5,15 +5,17 @@ use super::{Attachment, Link};
 use crate::error::{Error, Result};
 use crate::event_protocol::Owner;
 use crate::handle::Fields;
-use crate::ipc::broker::protocol::{BackendBlob, Refusal, Reply, Request};
+use crate::ipc::broker::protocol::{BackendBlob, PieceSpan, Refusal, Reply, Request};
 use crate::ipc::broker::{
-    Answer, Deadline, Exports, Fetch, Fetched, FetchedPieces, PieceBatch, PieceFile, Supply,
+    Answer, Deadline, Dialogue, Exports, Fetch, Fetched, FetchedPieces, PieceBatch, PieceFile,
+    Supply,
 };
 use crate::ipc::exporter::Exporter;
 use crate::ipc::record::Credential;
 use crate::ipc::records::MIRROR_SEGMENT;
 use crate::observe;
 use crate::os::process;
+use crate::os::socket::MAX_DESCRIPTORS;
 use crate::threads::disposer::{Disposal, PeerDescriptor};
 use crate::types::Access;
 use rustix::io::Errno;
@@ -37,7 +39,7 @@ impl First {
             Self::Memory(access) => Request::Memory {
                 credential,
                 access,
-                first: 0,
+                span: PieceSpan::ALL,
             },
             Self::Arena => Request::Arena(credential),
         }
@@ -58,7 +60,7 @@ impl Attachment {
         let request = Request::Memory {
             credential,
             access,
-            first: 0,
+            span: PieceSpan::ALL,
         };
         let fetched = self.ask_for(request, deadline)?;
         self.check_segment(fetched, fields)
@@ -71,55 +73,32 @@ impl Attachment {
         fields: &Fields,
         access: Access,
         deadline: &Deadline,
-        mut take: impl FnMut(FetchedPieces) -> Result<()>,
+        take: impl FnMut(FetchedPieces) -> Result<()>,
     ) -> Result<Option<Fetched>> {
-        let credential = Credential::of(fields);
-        let request = |first| Request::Memory {
-            credential,
-            access,
-            first,
-        };
         let _span = observe::fetching(self.origin.context, fields.record);
-        let mut expected = ExpectedPieces::new(fields.segment);
-        let connection = match &self.link {
-            Link::Remote { connection, .. } => connection,
+        let mut fetch = SegmentFetch {
+            attachment: self,
+            fields,
+            access,
+            expected: ExpectedPieces::new(fields.segment),
+            whole: None,
+            take,
+        };
+        match &self.link {
+            Link::Remote { connection, .. } => connection.converse(&mut fetch, deadline)?,
             Link::Local(exporter) => loop {
-                match Self::ask_here(exporter, request(expected.next))? {
-                    Supply::Whole(fetched) => {
-                        return self.check_segment(fetched, fields).map(Some);
-                    }
-                    Supply::Pieces(pieces) => {
-                        expected.check(&pieces)?;
-                        take(pieces)?;
-                    }
+                let supply = Self::ask_here(exporter, fetch.question(MAX_DESCRIPTORS))?;
+                if let Supply::Pieces(pieces) = &supply {
+                    fetch.expected.check(pieces)?;
                 }
-                if expected.is_done() {
-                    return Ok(None);
+                let is_whole = matches!(supply, Supply::Whole(_));
+                fetch.accept(supply)?;
+                if is_whole || fetch.expected.is_done() {
+                    break;
                 }
             },
-        };
-        let mut whole = None;
-        let next = |answer: &Answer| {
-            if let (Reply::Pieces { segment, len, .. }, Some(table)) =
-                (answer.reply, &answer.pieces)
-            {
-                expected.check_table(segment, len, table)?;
-                return Ok((!expected.is_done()).then(|| request(expected.next)));
-            }
-            match expected.next {
-                0 => Ok(None),
-                _ => Err(OTHER_QUESTION),
-            }
-        };
-        let received = |answer: Answer| {
-            match supplied(answer)? {
-                Supply::Whole(fetched) => whole = Some(self.check_segment(fetched, fields)?),
-                Supply::Pieces(pieces) => take(pieces)?,
-            }
-            Ok(())
-        };
-        connection.converse(request(0), deadline, next, received)?;
-        Ok(whole)
+        }
+        Ok(fetch.whole)
     }
 
     /// Checks that fetched memory is the segment that the handle names.
@@ -173,14 +152,14 @@ impl Attachment {
             Request::Memory {
                 credential,
                 access,
-                first,
-            } => exporter.memory(Owner::EXPORTER.get(), &credential, access, first),
+                span,
+            } => exporter.memory(Owner::EXPORTER.get(), &credential, access, span),
             Request::Mirror(credential) => exporter.mirror(&credential),
             _ => Err(Refusal::BadRequest),
         };
         let supply = match fetch {
             Ok(Fetch::Ready(supply)) => Ok(supply),
-            Ok(Fetch::CallsDriver(call)) => call(),
+            Ok(Fetch::CallsDriver { call, .. }) => call(),
             Err(refusal) => Err(refusal),
         };
         supply.map_err(|refusal| match refusal {
@@ -193,6 +172,66 @@ impl Attachment {
             ),
             _ => Error::Stale,
         })
+    }
+}
+
+/// The questions for a segment, which may consist of pieces.
+struct SegmentFetch<'a, F> {
+    attachment: &'a Attachment,
+    fields: &'a Fields,
+    access: Access,
+    expected: ExpectedPieces,
+    /// The segment, if it does not consist of pieces.
+    whole: Option<Fetched>,
+    /// What gets the pieces.
+    take: F,
+}
+
+impl<F: FnMut(FetchedPieces) -> Result<()>> SegmentFetch<'_, F> {
+    fn accept(&mut self, supply: Supply) -> Result<()> {
+        match supply {
+            Supply::Whole(fetched) => {
+                self.whole = Some(self.attachment.check_segment(fetched, self.fields)?);
+                Ok(())
+            }
+            Supply::Pieces(pieces) => (self.take)(pieces),
+        }
+    }
+}
+
+impl<F: FnMut(FetchedPieces) -> Result<()>> Dialogue for SegmentFetch<'_, F> {
+    fn question(&mut self, most: usize) -> Request {
+        Request::Memory {
+            credential: Credential::of(self.fields),
+            access: self.access,
+            span: PieceSpan {
+                first: self.expected.next,
+                most: match most {
+                    // As it may have been asked already.
+                    MAX_DESCRIPTORS.. => 0,
+                    few => few as u8,
+                },
+            },
+        }
+    }
+
+    fn look(&mut self, answer: &Answer) -> Result<bool> {
+        if let (Reply::Pieces { segment, len, .. }, Some(table)) = (answer.reply, &answer.pieces) {
+            self.expected.check_table(segment, len, table)?;
+            return Ok(!self.expected.is_done());
+        }
+        match self.has_begun() {
+            true => Err(OTHER_QUESTION),
+            false => Ok(false),
+        }
+    }
+
+    fn take(&mut self, answer: Answer) -> Result<()> {
+        self.accept(supplied(answer)?)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.expected.next != 0
     }
 }
 

@@ -62,7 +62,7 @@ enum Link {
     Local(Weak<Exporter>),
     /// To another process.
     Remote {
-        connection: Connection,
+        connection: Box<Connection>,
         /// The longest time that a question may take which no open asks.
         timeout: Duration,
         /// When the exporter was found to have hung up, in nanoseconds since 1970; 0: it has not.

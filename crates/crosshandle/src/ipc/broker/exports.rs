@@ -1,7 +1,7 @@
 //! What a context exports, as the broker sees it.
 
 use super::client::Client;
-use super::protocol::{BackendBlob, PiecePart, ProgramName, Refusal};
+use super::protocol::{BackendBlob, PiecePart, PieceSpan, ProgramName, Refusal};
 use crate::error::Result;
 use crate::ipc::record::Credential;
 use crate::threads::disposer::Disposal;
@@ -30,13 +30,13 @@ pub(crate) trait Exports: Send + Sync {
     /// Returns the chunks of the catalog and of an importer's ledger that a record lies in.
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
-    /// Finds memory for an importer; of memory that consists of pieces, some from number `first` on.
+    /// Finds memory for an importer; of memory that consists of pieces, some of them.
     fn memory(
         &self,
         owner: u16,
         credential: &Credential,
         access: Access,
-        first: u32,
+        span: PieceSpan,
     ) -> Result<Fetch, Refusal>;
 
     /// Finds the arena of an event, and the file of locks.
@@ -81,7 +81,11 @@ pub(crate) enum Fetch {
     /// The object is ready.
     Ready(Supply),
     /// The object takes a call, which may block in a driver.
-    CallsDriver(Box<dyn FnOnce() -> Result<Supply, Refusal> + Send>),
+    CallsDriver {
+        /// Whether the object consists of pieces, whose descriptors are many.
+        brings_many: bool,
+        call: Box<dyn FnOnce() -> Result<Supply, Refusal> + Send>,
+    },
 }
 
 /// What an importer gets of an object.

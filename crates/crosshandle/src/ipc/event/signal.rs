@@ -6,6 +6,8 @@ use crate::event_protocol::{
     Completion, FailureReason, IssueError, Signalled, Slot, Ticket, WINDOW,
 };
 use crate::observe;
+use std::cell::Cell;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -87,7 +89,21 @@ impl EventCore {
     pub(crate) fn issue(&self) -> Result<Ticket> {
         observe::signalled();
         self.check_late_limit()?;
-        self.slot().issue(self.owner()).map_err(explain)
+        let ticket = self.slot().issue(self.owner()).map_err(explain)?;
+        note_issued(self, ticket.number);
+        Ok(ticket)
+    }
+
+    /// Calls `submit`, and returns the first number that it takes for a signal of this event on this thread.
+    pub(crate) fn number_issued_by(
+        &self,
+        submit: impl FnOnce() -> Result<()>,
+    ) -> Result<Option<u64>> {
+        ISSUED.set(Some((ptr::from_ref(self).addr(), None)));
+        let submitted = submit();
+        let issued = ISSUED.take();
+        submitted?;
+        Ok(issued.and_then(|(_, number)| number))
     }
 
     /// Refuses further numbers while too many of this process's signals of the event are late.
@@ -127,6 +143,20 @@ impl EventCore {
         if self.has_late.load(Ordering::Relaxed) {
             late_completion::finish_due_after(self, number);
         }
+    }
+}
+
+thread_local! {
+    /// The event whose next number on this thread somebody wants to know, by its address, and that number.
+    static ISSUED: Cell<Option<(usize, Option<u64>)>> = const { Cell::new(None) };
+}
+
+#[inline]
+fn note_issued(event: &EventCore, number: u64) {
+    if let Some((wanted, None)) = ISSUED.get()
+        && wanted == ptr::from_ref(event).addr()
+    {
+        ISSUED.set(Some((wanted, Some(number))));
     }
 }
 

@@ -4,7 +4,7 @@ use super::Exporter;
 use super::importers::Importer;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
-use crate::ipc::broker::protocol::{Refusal, program_text};
+use crate::ipc::broker::protocol::{PieceSpan, Refusal, program_text};
 use crate::ipc::broker::{
     Attached, Client, Exports, Fetch, Fetched, FetchedPieces, Newcomer, Supply,
 };
@@ -21,13 +21,13 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Answers an importer's fetch of an object, or of some of its pieces from number `first` on. Calls a driver
-/// unless the object is prepared.
+/// Answers an importer's fetch of an object, or of some of its pieces. Calls a driver unless
+/// the object is prepared.
 fn answer(
     object: &dyn Shared,
     segment: u32,
     access: Access,
-    first: u32,
+    span: PieceSpan,
 ) -> Result<Supply, Refusal> {
     let refusal = |error| match error {
         // An event without a native mirror.
@@ -37,14 +37,14 @@ fn answer(
     };
     let len = object.len() as u64;
     if let Some(pieces) = object.pieces() {
-        let batch = pieces.lend(first, access).ok_or(Refusal::BadRequest)?;
+        let batch = pieces.lend(span, access).ok_or(Refusal::BadRequest)?;
         return Ok(Supply::Pieces(FetchedPieces {
             segment,
             len,
             batch: batch.map_err(refusal)?,
         }));
     }
-    if first != 0 {
+    if span.first != 0 {
         return Err(Refusal::BadRequest);
     }
     Ok(Supply::Whole(Fetched {
@@ -83,26 +83,28 @@ impl Exporter {
         memory: &ExportedMemory,
         record: Record,
         access: Access,
-        first: u32,
+        span: PieceSpan,
     ) -> Result<Fetch, Refusal> {
         if access == Access::ReadWrite && memory.access == Access::ReadOnly {
             return Err(Refusal::ReadOnly);
         }
         let pieces = memory.object.pieces();
-        let lends_by_driver = pieces.and_then(|pieces| pieces.lends_by_driver(first));
+        let lends_by_driver = pieces.and_then(|pieces| pieces.lends_by_driver(span));
         if memory.is_prepared && lends_by_driver != Some(true) {
             // Under the lock still: it calls no driver, and a reference taken along could be the last.
-            return answer(&*memory.object, memory.segment, access, first).map(Fetch::Ready);
+            return answer(&*memory.object, memory.segment, access, span).map(Fetch::Ready);
         }
         let (object, segment) = (Arc::clone(&memory.object), memory.segment);
         let exporter = self.this.clone();
-        Ok(Fetch::CallsDriver(Box::new(move || {
-            let supply = answer(&*object, segment, access, first)?;
+        let brings_many = pieces.is_some();
+        let call = Box::new(move || {
+            let supply = answer(&*object, segment, access, span)?;
             if let Some(exporter) = exporter.upgrade() {
                 exporter.mark_prepared(record);
             }
             Ok(supply)
-        })))
+        });
+        Ok(Fetch::CallsDriver { brings_many, call })
     }
 }
 
@@ -154,12 +156,12 @@ impl Exporter {
         owner: u16,
         credential: &Credential,
         access: Access,
-        first: u32,
+        span: PieceSpan,
     ) -> Result<Fetch, Refusal> {
         let records = self.records();
         match self.find(&records, credential)? {
             Exported::Memory(memory) => {
-                let fetch = self.fetch(memory, credential.record, access, first)?;
+                let fetch = self.fetch(memory, credential.record, access, span)?;
                 if let Some(importer) = self.importers().by_owner.get(&owner) {
                     importer.ledger.note_given(memory.segment);
                 }
@@ -194,7 +196,7 @@ impl Exporter {
             Exported::Event(event) => {
                 let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
                 let mirror = mirror.ok_or(Refusal::Stale)?;
-                self.fetch(mirror, credential.record, Access::ReadWrite, 0)
+                self.fetch(mirror, credential.record, Access::ReadWrite, PieceSpan::ALL)
             }
         }
     }
@@ -226,10 +228,10 @@ impl Exports for Exporter {
         owner: u16,
         credential: &Credential,
         access: Access,
-        first: u32,
+        span: PieceSpan,
     ) -> Result<Fetch, Refusal> {
-        let found = self.find_memory(owner, credential, access, first);
-        match first {
+        let found = self.find_memory(owner, credential, access, span);
+        match span.first {
             0 => self.counts.count_open(found),
             // One opening, whose first question was counted.
             _ => self.counts.count_refusal(found),

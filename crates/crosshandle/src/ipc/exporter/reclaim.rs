@@ -26,6 +26,16 @@ impl Exporter {
     /// it open any more. The record of an object of which no handle was ever made (`!exported`) is
     /// free at once.
     pub(crate) fn retire(&self, record: Record, exported: bool, keep: KeepAlive) {
+        self.retire_with(record, exported, keep, false);
+    }
+
+    /// Frees a part of memory that was lent: `keep` stays until no importer has it open, also when the
+    /// context ends before that. It keeps the exporter, which so learns of importers' deaths.
+    pub(crate) fn retire_loaned(&self, record: Record, keep: KeepAlive) {
+        self.retire_with(record, true, keep, true);
+    }
+
+    fn retire_with(&self, record: Record, exported: bool, keep: KeepAlive, is_loaned: bool) {
         if process::is_forked() {
             return;
         }
@@ -58,11 +68,12 @@ impl Exporter {
                 index,
                 segment,
                 keep,
+                is_loaned,
                 memory,
             }));
             self.has_retired.store(true, Ordering::Relaxed);
         } else {
-            is_deferred = self.defers_reclaim;
+            is_deferred = self.defers_reclaim || is_loaned;
         }
         drop(records);
         if exported && !is_open {
@@ -174,11 +185,14 @@ impl Exporter {
             records.is_closed = true;
             std::mem::take(&mut records.retired)
         };
-        if !self.defers_reclaim || retired.is_empty() {
+        let is_kept = |one: &Retired| one.keep.is_some() && (self.defers_reclaim || one.is_loaned);
+        let (kept, dropped): (Vec<_>, Vec<_>) = retired.into_iter().partition(is_kept);
+        drop(dropped);
+        if kept.is_empty() {
             return;
         }
         let openers = Arc::new(self.openers());
-        for one in retired.into_iter().filter(|one| one.keep.is_some()) {
+        for one in kept {
             let Retired {
                 index,
                 segment,

@@ -156,6 +156,9 @@ impl Command {
         if let Work::Graph(run) = &self.work {
             mem::forget(Arc::clone(&run.nodes));
         }
+        if let Work::Launch(launch) = &self.work {
+            mem::forget((Arc::clone(&launch.kernel), launch.arguments.clone()));
+        }
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));

@@ -1,17 +1,19 @@
 //! Clients: importers' connections, on the exporter's side. Requests and the hang-up of a dead
 //! importer arrive here.
 
-use super::admission::{Admission, Limits, Number, Verdict};
-use super::exports::{
+mod under_way;
+
+use crate::error::Result;
+use crate::ipc::broker::admission::{Admission, Limits, Number, Verdict};
+use crate::ipc::broker::exports::{
     Attached, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceFile, Supply,
 };
-use super::protocol::{
+use crate::ipc::broker::protocol::{
     BadMessage, PieceTable, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
     program_text,
 };
-use super::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
-use super::reports;
-use crate::error::Result;
+use crate::ipc::broker::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
+use crate::ipc::broker::reports;
 use crate::ipc::record::Credential;
 use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
@@ -26,6 +28,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Instant;
+use under_way::UnderWay;
 
 /// Returns the answer to a request that could not be read for lack of descriptors.
 pub(super) fn no_room() -> [u8; REPLY_SIZE] {
@@ -35,6 +38,9 @@ pub(super) fn no_room() -> [u8; REPLY_SIZE] {
 /// The connections of this process, with what hangs them up.
 static ADMISSION: LazyLock<Mutex<Admission<Weak<Client>>>> =
     LazyLock::new(|| Mutex::new(Admission::new(rustix::process::geteuid().as_raw())));
+
+/// The descriptors that are under way to importers of this process.
+static UNDER_WAY: Mutex<UnderWay<Client>> = Mutex::new(UnderWay::new());
 
 /// A connection's place in [`ADMISSION`], until this is dropped.
 #[derive(Debug)]
@@ -255,9 +261,10 @@ impl Client {
             Request::Memory {
                 credential,
                 access,
-                first,
-            } => self
-                .with_exports(|exports, owner| exports.memory(owner, &credential, access, first)),
+                span,
+            } => {
+                self.with_exports(|exports, owner| exports.memory(owner, &credential, access, span))
+            }
             Request::Mirror(credential) => {
                 self.with_exports(|exports, _| exports.mirror(&credential))
             }
@@ -265,7 +272,11 @@ impl Client {
         };
         match fetch {
             Ok(Fetch::Ready(fetched)) => self.answer(Ok(fetched.into()), serial),
-            Ok(Fetch::CallsDriver(call)) => {
+            // Before the driver is asked for what could not be sent.
+            Ok(Fetch::CallsDriver {
+                brings_many: true, ..
+            }) if self.has_unread() => self.refuse(Refusal::Busy, serial),
+            Ok(Fetch::CallsDriver { call, .. }) => {
                 let Some(client) = self.this.upgrade() else {
                     return Err(Errno::CONNRESET);
                 };
@@ -342,14 +353,28 @@ impl Client {
         }
     }
 
-    /// Refuses many descriptors to an importer that has not taken the last ones: what is under way counts
-    /// against the descriptors of this process's user.
+    /// Refuses many descriptors to an importer that has not taken the last ones, and to all while many
+    /// have not: what is under way counts against the descriptors of this process's user.
     fn within_bounds(&self, answer: Answer) -> Result<Answer, Refusal> {
-        let is_bounded = answer.pieces.is_none() && answer.files.len() <= FEW_DESCRIPTORS;
-        match is_bounded || socket::has_unread(&self.stream) == Ok(false) {
+        let count = answer.files.len();
+        if answer.pieces.is_none() && count <= FEW_DESCRIPTORS {
+            return Ok(answer);
+        }
+        match !self.has_unread() && self.is_under_way_with(count) {
             true => Ok(answer),
             false => Err(Refusal::Busy),
         }
+    }
+
+    /// Counts descriptors that go under way to the importer. Returns whether there is room for them.
+    fn is_under_way_with(&self, count: usize) -> bool {
+        let mut under_way = UNDER_WAY.lock();
+        under_way.add(&self.this, count, Self::has_unread)
+    }
+
+    /// Returns whether answers lie unread at the importer.
+    fn has_unread(&self) -> bool {
+        socket::has_unread(&self.stream) != Ok(false)
     }
 
     fn attach(
