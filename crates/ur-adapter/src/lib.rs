@@ -32,7 +32,6 @@
 //! What each UR call means is written in the Unified Runtime specification, and not repeated here.
 
 mod abi;
-mod command_buffer;
 mod context;
 mod discovery;
 mod enqueue;

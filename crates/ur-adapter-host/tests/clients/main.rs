@@ -88,6 +88,7 @@ under_each_setting! {
     native: |setting| run("native", setting);
     hostile_handles: |setting| run("hostile_handles", setting);
     sycl_commands: |setting| run("sycl_commands", setting);
+    sycl_graphs: |setting| run("sycl_graphs", setting);
     sycl_sharing: |setting| run("sycl_sharing", setting);
     dpctl: |setting| run_python("arrays.py", setting, None);
 }

@@ -3,6 +3,7 @@
 
 mod allocation;
 pub(crate) mod buffer;
+pub(crate) mod command_buffer;
 mod host;
 pub(crate) mod kernel;
 mod order;
@@ -15,7 +16,6 @@ pub(crate) use submission::{Submission, WaitList};
 
 use crate::abi::stub::Stub;
 use crate::abi::unsupported::{Graphs, HostPipes, Images};
-use crate::command_buffer;
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
 /// The table of commands.

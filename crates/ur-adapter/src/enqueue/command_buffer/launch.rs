@@ -146,9 +146,9 @@ entry_points! {
         updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,
     ) {
         // Before the commands are looked at, so that these errors come first.
-        buffer.update(|_| Ok(())).or_else(|failure| match updates.first() {
-            Some(update) if update.hCommand.is_null() => Err(Failure::NULL_HANDLE),
-            _ => Err(failure),
+        buffer.update(|_| Ok(())).map_err(|failure| match updates.first() {
+            Some(update) if update.hCommand.is_null() => Failure::NULL_HANDLE,
+            _ => failure,
         })?;
         let mut changed: Vec<(Ref<super::RecordedCommand>, RecordedLaunch, Command)> = Vec::new();
         for update in updates {
