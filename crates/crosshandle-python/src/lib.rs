@@ -6,12 +6,13 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `device.rs`, `context.rs`, `memory.rs`, `event.rs`, `queue.rs`, `physical.rs` | a class for each object of the library |
+//! | `device.rs`, `context.rs`, `memory.rs`, `event/`, `queue.rs`, `physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
 //! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
-//! | `notifier.rs` | awaited signals, for event loops |
+//! | `event/notifier.rs` | awaited signals, for event loops |
+//! | `link/` | objects of other hosts |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
 mod array;
@@ -23,8 +24,8 @@ mod event;
 mod foreign;
 mod handle;
 mod interrupt;
+mod link;
 mod memory;
-mod notifier;
 mod physical;
 mod queue;
 
@@ -44,6 +45,8 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
+    use crate::event::notifier::Notifier;
+    #[pymodule_export]
     use crate::foreign::allocator::{
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };
@@ -52,9 +55,9 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]
-    use crate::memory::Memory;
+    use crate::link::{Link, Listener, RemoteEvent, RemoteMemory, new_token};
     #[pymodule_export]
-    use crate::notifier::Notifier;
+    use crate::memory::Memory;
     #[pymodule_export]
     use crate::physical::{PhysicalMemory, VirtualRange};
     #[pymodule_export]

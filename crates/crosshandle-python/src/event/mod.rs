@@ -1,5 +1,7 @@
 //! Events.
 
+pub(crate) mod notifier;
+
 use crate::context::streams;
 use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
