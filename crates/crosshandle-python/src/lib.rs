@@ -6,13 +6,14 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `device.rs`, `context.rs`, `memory.rs`, `event/`, `queue.rs`, `physical.rs` | a class for each object of the library |
+//! | `device.rs`, `context.rs`, `memory/`, `event/`, `queue.rs`, `memory/physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
 //! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
 //! | `event/notifier.rs` | awaited signals, for event loops |
 //! | `link/` | objects of other hosts |
+//! | `store/` | models under names, with a holder |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
 mod array;
@@ -26,8 +27,8 @@ mod handle;
 mod interrupt;
 mod link;
 mod memory;
-mod physical;
 mod queue;
+mod store;
 
 use pyo3::prelude::*;
 
@@ -45,7 +46,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
-    use crate::event::notifier::Notifier;
+    use crate::event::Notifier;
     #[pymodule_export]
     use crate::foreign::allocator::{
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
@@ -59,7 +60,9 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]
-    use crate::physical::{PhysicalMemory, VirtualRange};
+    use crate::memory::physical::{PhysicalMemory, VirtualRange};
     #[pymodule_export]
     use crate::queue::Queue;
+    #[pymodule_export]
+    use crate::store::{StoreClient, StoreModel, StoreUpdater};
 }

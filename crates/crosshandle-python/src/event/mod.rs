@@ -1,6 +1,8 @@
 //! Events.
 
-pub(crate) mod notifier;
+mod notifier;
+
+pub(crate) use notifier::Notifier;
 
 use crate::context::streams;
 use crate::error::{Failure, Result};

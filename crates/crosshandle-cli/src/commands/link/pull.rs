@@ -7,12 +7,15 @@ use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::bytes;
+use crosshandle::HolderFault;
 use crosshandle::holder::HoldOptions;
-use crosshandle::{
-    AllocationOptions, Command, Context, Device, HolderFault, Memory, MemoryKind, Queue,
-};
 use crosshandle_link::{Link, RemoteMemory};
-use crosshandle_store::{Hash, Manifest};
+use crosshandle_store::{Hash, LoadOptions, Manifest, Store};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 /// What the parts of a model are for.
@@ -60,9 +63,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
             "{name} is in use; publish its next version with --replace, or take another name with --as"
         )));
     }
-    // Only memory that shares its segment with no other can be handed over.
-    let options = settings.context_options().pooling(false);
-    let context = Context::with_options(&Device::find(&args.device)?, options)?;
+    let context = super::host(settings)?;
     let link = Link::connect(&*args.from, &context, &args.options.to_link()?).map_err(failed)?;
     let begin = Instant::now();
     let remote = link.open_name(&args.name).map_err(failed)?;
@@ -89,25 +90,22 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     }
     let manifest: Manifest = serde_json::from_slice(&text)
         .map_err(|error| wrong(format!("its manifest cannot be read: {error}")))?;
-    let local = fetch(&context, data, &manifest.data_hash).map_err(|fault| match fault {
-        Fault::Other(failure) => failure,
-        Fault::Hash(found) => wrong(format!(
-            "its contents have the hash {found}, its manifest says {}",
-            manifest.data_hash
-        )),
-    })?;
-    let host = Context::with_options(
-        &Device::find("host")?,
-        settings.context_options().pooling(false),
-    )?;
-    let own_listing = host.allocate(text.len())?;
-    own_listing.write(0, &text)?;
-    let hold = HoldOptions::new()
-        .label(hash.to_hex().as_str())
-        .replaces(args.replace);
-    let parts = [(DATA, &local), (MANIFEST, &own_listing)];
-    let handed_over = holder
-        .hand_over(name, &parts, hold)
+    let file = fetch(data, &manifest)?;
+    let mut store = Store::new();
+    if let Some(directory) = &settings.socket_dir {
+        store = store.socket_dir(directory);
+    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // The store takes the hashes of what has come, and they must be those of the other host's manifest.
+    let options = LoadOptions::new().expecting(hash);
+    let loaded = store
+        .load(&args.device, &[path.into()], &options)
+        .map_err(|error| wrong(error.to_string()))?;
+    drop(file);
+    let hold = HoldOptions::new().replaces(args.replace);
+    let handed_over = loaded
+        .publish(name, hold)
+        .map_err(Failure::from)
         .context(format_args!("publishing {name}"))?;
     let (len, took) = (data.len() as u64, begin.elapsed().as_secs_f64());
     output::line(format_args!(
@@ -123,65 +121,47 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-enum Fault {
-    Other(Failure),
-    /// The contents have another hash.
-    Hash(Hash),
-}
-
-impl<E: Into<Failure>> From<E> for Fault {
-    fn from(error: E) -> Self {
-        Self::Other(error.into())
+/// Copies a model's tensors into a file of safetensors in memory.
+fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
+    let mut tensors: Vec<_> = manifest.tensors.iter().collect();
+    tensors.sort_by_key(|(name, tensor)| (tensor.offset, tensor.bytes, *name));
+    let mut header = Map::new();
+    if !manifest.metadata.is_empty() {
+        header.insert("__metadata__".into(), json!(manifest.metadata));
     }
-}
-
-/// Copies a model's contents here, and checks their hash on the way.
-fn fetch(context: &Context, from: &RemoteMemory, expected: &Hash) -> Result<Memory, Fault> {
-    let to = context.allocate(from.len())?;
-    let mut staging = None;
-    if to.bytes().is_err() {
-        staging = Some(Staging::new(context)?);
+    let mut end = 0u64;
+    for (name, tensor) in &tensors {
+        let start = end;
+        end = start.saturating_add(tensor.bytes);
+        header.insert(
+            (*name).clone(),
+            json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}),
+        );
     }
-    let progress = Progress::bytes(from.len() as u64, "pulling");
-    let mut hasher = blake3::Hasher::new();
+    if end > from.len() as u64 {
+        return Err(Failure::error(
+            "its manifest has more bytes of tensors than the model has",
+        ));
+    }
+    let header = Value::Object(header).to_string();
+    let doing = "keeping a model in memory";
+    let mut file = File::from(memfd_create("pulled", MemfdFlags::CLOEXEC).context(doing)?);
+    file.write_all(&(header.len() as u64).to_le_bytes())
+        .context(doing)?;
+    file.write_all(header.as_bytes()).context(doing)?;
+    let progress = Progress::bytes(end, "pulling");
     let mut chunk = vec![0; FILE_CHUNK_BYTES.min(from.len())];
-    for offset in (0..from.len()).step_by(chunk.len().max(1)) {
-        let len = chunk.len().min(from.len() - offset);
-        let chunk = &mut chunk[..len];
-        from.read(offset, chunk).map_err(failed)?;
-        hasher.update(chunk);
-        match &staging {
-            None => to.write(offset, chunk)?,
-            Some(staging) => staging.write(&to, offset, chunk)?,
+    for (_, tensor) in tensors {
+        let mut at = tensor.offset;
+        let last = at.saturating_add(tensor.bytes);
+        while at < last {
+            let len = (last - at).min(chunk.len() as u64) as usize;
+            let offset = usize::try_from(at).map_err(|_| Failure::error("no memory is so long"))?;
+            from.read(offset, &mut chunk[..len]).map_err(failed)?;
+            file.write_all(&chunk[..len]).context(doing)?;
+            progress.advance(len as u64);
+            at += len as u64;
         }
-        progress.advance(len as u64);
     }
-    match hasher.finalize() {
-        found if found == *expected => Ok(to),
-        found => Err(Fault::Hash(found)),
-    }
-}
-
-/// The way into memory of a device that the host cannot access.
-struct Staging {
-    queue: Queue,
-    buffer: Memory,
-}
-
-impl Staging {
-    fn new(context: &Context) -> crosshandle::Result<Self> {
-        let options = AllocationOptions::new(FILE_CHUNK_BYTES).kind(MemoryKind::Host);
-        Ok(Self {
-            queue: context.create_queue()?,
-            buffer: context.allocate_with(options)?,
-        })
-    }
-
-    fn write(&self, to: &Memory, offset: usize, from: &[u8]) -> crosshandle::Result<()> {
-        self.buffer.write(0, from)?;
-        let to = to.range(offset..offset + from.len())?;
-        self.queue
-            .submit(Command::copy(self.buffer.range(..from.len())?, to)?)?;
-        self.queue.finish()
-    }
+    Ok(file)
 }

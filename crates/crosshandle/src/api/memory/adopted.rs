@@ -173,7 +173,7 @@ impl Drop for Adopted {
         for export in self.exports.all() {
             let keep = owner.as_ref().map(|owner| Box::new(Arc::clone(owner)) as _);
             match keep {
-                Some(_) => exporter.retire_lent(export.record, keep),
+                Some(_) => exporter.retire_loaned(export.record, keep),
                 None => exporter.retire(export.record, true, None),
             }
         }

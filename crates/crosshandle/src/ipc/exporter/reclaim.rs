@@ -31,11 +31,11 @@ impl Exporter {
 
     /// Frees a part of memory that was lent: `keep` stays until no importer has it open, also when the
     /// context ends before that. It keeps the exporter, which so learns of importers' deaths.
-    pub(crate) fn retire_lent(&self, record: Record, keep: KeepAlive) {
+    pub(crate) fn retire_loaned(&self, record: Record, keep: KeepAlive) {
         self.retire_with(record, true, keep, true);
     }
 
-    fn retire_with(&self, record: Record, exported: bool, keep: KeepAlive, is_lent: bool) {
+    fn retire_with(&self, record: Record, exported: bool, keep: KeepAlive, is_loaned: bool) {
         if process::is_forked() {
             return;
         }
@@ -68,12 +68,12 @@ impl Exporter {
                 index,
                 segment,
                 keep,
-                is_lent,
+                is_loaned,
                 memory,
             }));
             self.has_retired.store(true, Ordering::Relaxed);
         } else {
-            is_deferred = self.defers_reclaim || is_lent;
+            is_deferred = self.defers_reclaim || is_loaned;
         }
         drop(records);
         if exported && !is_open {
@@ -185,7 +185,7 @@ impl Exporter {
             records.is_closed = true;
             std::mem::take(&mut records.retired)
         };
-        let is_kept = |one: &Retired| one.keep.is_some() && (self.defers_reclaim || one.is_lent);
+        let is_kept = |one: &Retired| one.keep.is_some() && (self.defers_reclaim || one.is_loaned);
         let (kept, dropped): (Vec<_>, Vec<_>) = retired.into_iter().partition(is_kept);
         drop(dropped);
         if kept.is_empty() {

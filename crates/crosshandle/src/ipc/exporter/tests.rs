@@ -328,7 +328,7 @@ fn a_driver_makes_no_descriptors_that_cannot_be_sent() {
 }
 
 #[test]
-fn what_was_lent_outlives_its_context_until_it_is_closed() {
+fn what_was_loaned_outlives_its_context_until_it_is_closed() {
     let (exporter, directory) = exporter();
     let [early, late] = [(); 2].map(|()| pieces(&exporter, 1).0.record);
     let ledger = exporter.own_ledger().expect("a ledger");
@@ -339,9 +339,9 @@ fn what_was_lent_outlives_its_context_until_it_is_closed() {
     });
     let owner = Arc::new(());
     let keep = || -> crate::ipc::KeepAlive { Some(Box::new(Arc::clone(&owner))) };
-    exporter.retire_lent(early, keep());
+    exporter.retire_loaned(early, keep());
     exporter.close();
-    exporter.retire_lent(late, keep());
+    exporter.retire_loaned(late, keep());
     exporter.reclaim_all();
     assert_eq!(Arc::strong_count(&owner), 3, "both are open");
     first.store(0, Ordering::SeqCst);

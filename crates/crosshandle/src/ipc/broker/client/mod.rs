@@ -28,6 +28,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Instant;
+use under_way::UnderWay;
 
 /// Returns the answer to a request that could not be read for lack of descriptors.
 pub(super) fn no_room() -> [u8; REPLY_SIZE] {
@@ -37,6 +38,9 @@ pub(super) fn no_room() -> [u8; REPLY_SIZE] {
 /// The connections of this process, with what hangs them up.
 static ADMISSION: LazyLock<Mutex<Admission<Weak<Client>>>> =
     LazyLock::new(|| Mutex::new(Admission::new(rustix::process::geteuid().as_raw())));
+
+/// The descriptors that are under way to importers of this process.
+static UNDER_WAY: Mutex<UnderWay<Client>> = Mutex::new(UnderWay::new());
 
 /// A connection's place in [`ADMISSION`], until this is dropped.
 #[derive(Debug)]
@@ -356,10 +360,16 @@ impl Client {
         if answer.pieces.is_none() && count <= FEW_DESCRIPTORS {
             return Ok(answer);
         }
-        match !self.has_unread() && under_way::add(&self.this, count) {
+        match !self.has_unread() && self.is_under_way_with(count) {
             true => Ok(answer),
             false => Err(Refusal::Busy),
         }
+    }
+
+    /// Counts descriptors that go under way to the importer. Returns whether there is room for them.
+    fn is_under_way_with(&self, count: usize) -> bool {
+        let mut under_way = UNDER_WAY.lock();
+        under_way.add(&self.this, count, Self::has_unread)
     }
 
     /// Returns whether answers lie unread at the importer.
