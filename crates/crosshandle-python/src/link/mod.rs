@@ -28,7 +28,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn to_link(self) -> PyResult<LinkOptions> {
+    fn into_link(self) -> PyResult<LinkOptions> {
         let identity = match (self.token, self.token_file, self.certificates) {
             (Some(token), None, None) => {
                 Identity::Token(token.parse::<Token>().map_err(Failure::from)?)

@@ -68,7 +68,7 @@ impl Link {
         context: &Context,
         options: Options,
     ) -> PyResult<Self> {
-        let options = options.to_link()?;
+        let options = options.into_link()?;
         let context = context.0.clone();
         let link = detached(py, || {
             crosshandle_link::Link::connect(&*address, &context, &options)
@@ -178,7 +178,7 @@ impl Listener {
         context: &Context,
         options: Options,
     ) -> PyResult<Self> {
-        let options = options.to_link()?;
+        let options = options.into_link()?;
         let context = context.0.clone();
         let listener = detached(py, || {
             crosshandle_link::Listener::bind(&*address, &context, &options)
@@ -362,7 +362,7 @@ impl RemoteMemory {
         let (memory, local) = (self.memory.get()?, local.shared()?);
         let rest = memory.len().saturating_sub(offset);
         let nbytes = nbytes.unwrap_or(rest);
-        let end = |start: usize| start.checked_add(nbytes).unwrap_or(usize::MAX);
+        let end = |start: usize| start.saturating_add(nbytes);
         Ok(detached(py, || {
             let own = local.memory.range(local_offset..end(local_offset))?;
             let there = memory.range(offset..end(offset))?;
