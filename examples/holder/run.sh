@@ -59,7 +59,7 @@ third=
 if "${PYTHON:-python3}" -c 'import crosshandle.store' 2>/dev/null; then
     say "a third one, in Python"
     mkfifo "$place/three"
-    "${PYTHON:-python3}" "$here/reader.py" model <"$place/three" &
+    "${PYTHON:-python3}" "$here/reader.py" model <"$place/three" 3>&- 4>&- &
     third=$!
     exec 5>"$place/three"
 fi
