@@ -42,10 +42,15 @@ entry_points! {
         if flags & UR_EXP_USM_HOST_ALLOC_REGISTER_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
+        if !can_be(memory, size) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "no memory of the user's has this size",
+            ));
+        }
         check_devices(context)?;
         let page = context.first().0.inner().info().granularity;
-        let is_aligned = memory.addr().is_multiple_of(page) && size.is_multiple_of(page);
-        if !is_aligned || !can_be(memory, size) {
+        if !memory.addr().is_multiple_of(page) || !size.is_multiple_of(page) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
                 format!("registered memory consists of whole pages of {page} bytes"),
