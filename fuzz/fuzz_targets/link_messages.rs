@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code)]
-#[path = "../../crates/crosshandle-link/src/control/message.rs"]
+#[path = "../../crates/crosshandle-link/src/control/message/mod.rs"]
 mod message;
 
 use message::{HELLO_SIZE, Hello, Message, PREFIX};

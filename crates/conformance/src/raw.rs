@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Bytes at the start of every message.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 pub const ATTACH: u16 = 1;
 pub const CHUNK: u16 = 2;
 pub const MEMORY: u16 = 3;
@@ -291,7 +291,7 @@ impl Socket {
             .map(Some)
     }
 
-    fn is_ready(&self, limit: Duration) -> rustix::io::Result<bool> {
+    pub fn is_ready(&self, limit: Duration) -> rustix::io::Result<bool> {
         let limit = limit.try_into().ok();
         let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
         Ok(poll(&mut ready, limit.as_ref())? > 0)

@@ -90,6 +90,8 @@ macro_rules! for_each_case {
                 false_pieces_are_refused
                 silent_exporters_cost_the_timeout
                 askers_must_read_the_answers
+                exporters_without_room_are_asked_again
+                what_is_under_way_is_bounded
             }
             pools {
                 their_memory_is_shared

@@ -1,9 +1,11 @@
 //! Events of the other host.
 
-use crate::control::message::Message;
+use crate::control::message::{Failure, Message};
 use crate::error::{Error, Result};
-use crate::link::session::{Answer, Question, Session};
+use crate::link::question::{Answer, Question};
+use crate::link::session::Session;
 use crate::link::{Inner, Link, close_object};
+use crate::tuning::MAX_LOOKED_AT;
 use crosshandle::{Command, Event, EventHandle};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,6 +55,16 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
+    /// Goes on to where the other host's event was when it was opened.
+    pub(crate) fn begin(&self, completed: u64, failures: &[Failure<'_>]) {
+        for Failure { first, count, why } in failures {
+            for number in *first..first + u64::from(*count).min(MAX_LOOKED_AT) {
+                self.fail(number, why);
+            }
+        }
+        self.reach(completed);
+    }
+
     /// Goes on to a number whose signal has finished, as have all before it.
     pub(crate) fn reach(&self, number: u64) {
         let is_abandoned = self.is_abandoned.lock();

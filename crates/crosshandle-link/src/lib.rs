@@ -49,6 +49,7 @@ mod event;
 mod link;
 #[allow(unsafe_code)]
 mod memory;
+mod name;
 mod options;
 mod tuning;
 #[allow(unsafe_code)]
@@ -67,5 +68,6 @@ pub use event::{PendingSignal, RemoteEvent};
 pub use link::Link;
 pub use link::listener::Listener;
 pub use memory::RemoteMemory;
+pub use name::{RemoteName, RemotePart};
 pub use options::{Data, LinkOptions};
 pub use ucx::{UCX_VARIABLE, UcxInfo, ucx};

@@ -4,6 +4,7 @@ use crate::control::identity::Identity;
 use crate::error::{Error, Result};
 use crate::tuning::{DEFAULT_KEEP_ALIVE, MAX_KEEP_ALIVE, MIN_KEEP_ALIVE};
 use crate::ucx::worker::Settings;
+use crosshandle::holder::Holder;
 use std::time::Duration;
 
 /// How the bytes of memory travel. Both sides must choose the same way.
@@ -26,6 +27,7 @@ pub struct LinkOptions {
     pub(crate) data: Data,
     pub(crate) keep_alive: Duration,
     pub(crate) ucx: Settings,
+    pub(crate) names: Option<Holder>,
 }
 
 impl LinkOptions {
@@ -36,6 +38,7 @@ impl LinkOptions {
             data: Data::default(),
             keep_alive: DEFAULT_KEEP_ALIVE,
             ucx: Settings::default(),
+            names: None,
         }
     }
 
@@ -63,6 +66,13 @@ impl LinkOptions {
     /// Sets the transports that UCX chooses from, as `UCX_TLS` does: `tcp,self`, for instance.
     pub fn transports(mut self, names: impl Into<String>) -> Self {
         self.ucx.transports = Some(names.into());
+        self
+    }
+
+    /// Lets the other side ask for what has a name at this holder ([`Link::open_name`](crate::Link::open_name)),
+    /// and read it (default: it may not ask). What needs a token is given away only if the holder has it.
+    pub fn names(mut self, holder: Holder) -> Self {
+        self.names = Some(holder);
         self
     }
 

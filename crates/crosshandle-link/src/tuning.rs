@@ -2,45 +2,93 @@
 
 use std::time::Duration;
 
-/// How long a link survives silence unless the program says otherwise.
+/// How long a link survives silence unless the program says otherwise. Halved, links end in outages that
+/// switches need to find new ways; doubled, waiters learn of a dead host later.
 pub(crate) const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// The shortest and the longest keep-alive.
+/// The shortest and the longest keep-alive. Below the shortest a busy machine seems dead.
 pub(crate) const MIN_KEEP_ALIVE: Duration = Duration::from_millis(200);
 /// See [`MIN_KEEP_ALIVE`].
 pub(crate) const MAX_KEEP_ALIVE: Duration = Duration::from_secs(3600);
-/// In how many parts of the keep-alive a side that has nothing to say says so.
+/// In how many parts of the keep-alive a side that has nothing to say says so. Halved, two lost messages
+/// look like a lost connection; doubled, idle links send more.
 pub(crate) const ACKS_PER_KEEP_ALIVE: u32 = 5;
-/// After which part of the keep-alive in silence the side that dialled dials again.
+/// After which part of the keep-alive in silence the side that dialled dials again. Fewer than
+/// [`ACKS_PER_KEEP_ALIVE`], so that two confirmations are missing by then; with 1 there is no time left.
 pub(crate) const REDIALS_PER_KEEP_ALIVE: u32 = 3;
-/// How long a connection may take to show who it is and to greet.
+/// How long a connection may take to show who it is and to greet. Halved, hosts that are 800 ms away are not
+/// admitted; doubled, strangers that say nothing keep their places longer.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one attempt to connect again may take.
+/// How long the first attempt to connect again may take at least. It is some three round trips; see
+/// [`REDIAL_HANDSHAKES`]. Halved, a machine that is busy needs several attempts; doubled, an attempt that the
+/// network swallowed takes longer to be repeated.
 pub(crate) const REDIAL_TIMEOUT: Duration = Duration::from_millis(500);
-/// The time between two attempts to connect again.
+/// How long the first attempt to connect again may take, in times of what the link's first connection took.
+/// With 1, half of the attempts on a slow network fail; doubled, the next attempt comes later.
+pub(crate) const REDIAL_HANDSHAKES: u32 = 3;
+/// The time between two attempts to connect again. Halved, a host that is restarted is asked more often;
+/// doubled, links come back later.
 pub(crate) const REDIAL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a question may wait for its answer while the link lives.
+/// The longest pause before a handshake that the listener cut off is tried again, after pauses from
+/// [`REDIAL_INTERVAL`] on, each twice as long as the last: five attempts. Halved, four; doubled, strangers that
+/// are cut off learn of it half a second later.
+pub(crate) const MAX_GREET_PAUSE: Duration = Duration::from_millis(320);
+/// How long a question may wait for its answer, and one that is to be asked for room, while the link lives.
+/// Halved, opens that wait for a third process fail early; doubled, a host that never answers is noticed
+/// later.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a thread that moves memory looks for the end itself, before it leaves that to the link's
-/// thread and sleeps.
+/// thread and sleeps. Halved, more transfers wake two threads; doubled, more CPU time is spent.
 pub(crate) const SPIN: Duration = Duration::from_micros(100);
-/// The longest sleep of a thread whose memory is moving, in case a wake is lost.
+/// The longest sleep of a thread whose memory is moving, in case a wake is lost. Nothing waits for it as a
+/// rule.
 pub(crate) const MAX_SLEEP: Duration = Duration::from_millis(100);
+/// How long memory that moves by UCX may make no progress while the link lives, before the link is ended.
+/// Halved, networks that stop for retransmissions end links; doubled, who waits for a stuck network card waits
+/// longer.
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Connections that are shaking hands at once. One more ends the oldest.
+/// Connections that are shaking hands at once. One more ends an old one. Each has a thread and some 40 KiB.
 pub(crate) const MAX_HANDSHAKES: usize = 32;
+/// Connections that are shaking hands at once from one address (IPv6: from one network of 64 bits). One more
+/// ends that address's oldest.
+pub(crate) const MAX_HANDSHAKES_EACH: usize = 8;
+/// Addresses of hosts that have linked, which strangers cannot crowd out. Halved, fewer are remembered.
+pub(crate) const MAX_KNOWN: usize = 1024;
 /// Links that wait to be accepted.
 pub(crate) const MAX_UNACCEPTED: usize = 16;
-/// Handles that wait to be opened for the other side.
+/// Handles and names that wait to be opened for the other side.
 pub(crate) const MAX_OPENING: usize = 1024;
 /// Objects that are open for the other side.
 pub(crate) const MAX_SERVED: usize = 1 << 16;
-/// Bytes of answers that the other side has not confirmed; a link that has more ends.
+/// Bytes of answers that the other side has not confirmed; a link that has more ends. Four times what
+/// [`PIECES_UNDER_WAY`] of 16 calls are.
 pub(crate) const MAX_OWED: usize = 256 << 20;
-/// Messages after whose receipt it is confirmed at once.
+/// Messages about signals that the other side has not confirmed. Signals that come meanwhile are told of in
+/// one message when there is room. Doubled, a host that never confirms costs twice the memory, some 200 KiB.
+pub(crate) const MAX_TOLD: usize = 4096;
+/// Bytes of questions that the other side has not confirmed. Who asks more waits. Halved, fewer writes are
+/// under way on fast and long networks.
+pub(crate) const MAX_ASKED: usize = 64 << 20;
+/// Messages after whose receipt it is confirmed at once. Halved, more confirmations are sent; doubled, more
+/// is kept.
 pub(crate) const ACK_EVERY: u64 = 64;
 /// Pieces of memory that are under way over TLS at once, for one call.
 pub(crate) const PIECES_UNDER_WAY: usize = 16;
 /// How many failed signals before the latest are told one by one.
 pub(crate) const MAX_FAILURES_TOLD: u64 = 64;
+/// How many signals before the latest are looked at for failures when an event is opened: some milliseconds.
+/// Failures before those count as signalled at the other side.
+pub(crate) const MAX_LOOKED_AT: u64 = 1 << 16;
 /// Bytes that are sent in one message with the signal that follows them.
 pub(crate) const MAX_WITH_SIGNAL: usize = 16 << 10;
+
+/// Bytes of a part of memory that is copied to a staging buffer and moved from there. Halved, the round trip
+/// for each part weighs more; doubled, parts overlap less.
+pub(crate) const STAGING_PART: usize = 4 << 20;
+/// Parts of a staging buffer: while one is copied another is moved.
+pub(crate) const STAGING_PARTS: usize = 4;
+/// How long a queue may take for a part. Halved, queues that other programs keep busy fail copies.
+pub(crate) const STAGING_TIMEOUT: Duration = Duration::from_secs(30);
+/// Accesses to memory that the host cannot access which wait for the thread that stages; a link that asks for
+/// more ends. Each has up to 256 KiB.
+pub(crate) const MAX_STAGING: usize = 512;

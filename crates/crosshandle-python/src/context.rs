@@ -182,15 +182,22 @@ impl Context {
         };
         let context = &slf.get().0;
         let queue = detached(py, || context.create_queue_with(order))?;
-        Ok(Bound::new(py, Queue(queue))?.into_any())
+        Ok(Bound::new(py, Queue::new(queue, None))?.into_any())
     }
 
-    /// Adopts a stream of the driver by its number. Whoever calls it keeps the stream for as long as the queue.
-    fn _adopt_stream(&self, py: Python<'_>, number: usize) -> Result<Queue> {
+    /// Adopts a stream of the driver by its number. The queue keeps `stream`, the object that the driver's stream
+    /// lives as long as.
+    fn _adopt_stream(
+        &self,
+        py: Python<'_>,
+        number: usize,
+        stream: Option<Py<PyAny>>,
+    ) -> Result<Queue> {
         let native = NativeObject::new(self.0.device().info().backend, number);
-        // SAFETY: `crosshandle/_streams.py`, which alone calls this, keeps the stream's object with the queue.
+        // SAFETY: the queue keeps the stream's object, and is dropped before it. Where the program gave a number
+        // alone, it has promised to keep the stream.
         let adopt = || unsafe { self.0.adopt_queue(native, Ownership::Borrowed) };
-        Ok(Queue(detached(py, adopt)?))
+        Ok(Queue::new(detached(py, adopt)?, stream))
     }
 
     /// Makes an array in new memory, of arbitrary elements. `shape` is a number or a tuple, `dtype` a NumPy dtype

@@ -36,8 +36,8 @@ impl Event {
         let Some(stream) = stream else {
             return Ok(event.signal().map_err(Failure::from)?);
         };
-        streams(slf.py())?.call_method1("signal", (slf, stream))?;
-        Ok(event.submitted())
+        let number = streams(slf.py())?.call_method1("signal", (slf, stream))?;
+        number.extract()
     }
 
     /// Has a stream wait for signal `value` (default: the latest) before it does what is submitted to it later.

@@ -45,7 +45,7 @@ mod _crosshandle {
     use crate::event::Event;
     #[pymodule_export]
     use crate::foreign::allocator::{
-        Block, drop_unused_arenas, keep_for_ever, serve_allocations, stop_freeing,
+        Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };
     #[pymodule_export]
     use crate::foreign::{Foreign, adopt_all, copied, describe};

@@ -9,7 +9,20 @@ use pyo3::prelude::*;
 
 /// A queue of commands of a device.
 #[pyclass(frozen, module = "crosshandle")]
-pub(crate) struct Queue(pub(crate) crosshandle::Queue);
+pub(crate) struct Queue {
+    queue: crosshandle::Queue,
+    /// The object of the stream that the queue is, dropped after it.
+    _stream: Option<Py<PyAny>>,
+}
+
+impl Queue {
+    pub(crate) fn new(queue: crosshandle::Queue, stream: Option<Py<PyAny>>) -> Self {
+        Self {
+            queue,
+            _stream: stream,
+        }
+    }
+}
 
 #[pymethods]
 impl Queue {
@@ -63,19 +76,19 @@ impl Queue {
         Ok(submitted?)
     }
 
-    /// Has the event signalled when all earlier commands are done.
-    fn signal(&self, event: &Event) -> Result<()> {
-        Ok(self.0.signal(&event.event)?)
+    /// Has the event signalled when all earlier commands are done. Returns the signal's number.
+    fn signal(&self, event: &Event) -> Result<u64> {
+        Ok(self.queue.signal_numbered(&event.event)?)
     }
 
     /// Has all later commands wait for signal `value` (default: the latest) of the event.
     #[pyo3(signature = (event, value = None))]
     fn wait(&self, event: &Event, value: Option<u64>) -> Result<()> {
         match value {
-            None => self.0.wait(&event.event)?,
+            None => self.queue.wait(&event.event)?,
             Some(value) => {
                 let barrier = Command::barrier().after_value(&event.event, value);
-                self.0.submit(barrier)?;
+                self.queue.submit(barrier)?;
             }
         }
         Ok(())
@@ -84,24 +97,24 @@ impl Queue {
     /// The driver's own number of the queue, such as a `CUstream`'s; `None` where no driver is behind it.
     #[getter]
     fn native(&self) -> Option<usize> {
-        self.0.native().map(crosshandle::NativeObject::raw)
+        self.queue.native().map(crosshandle::NativeObject::raw)
     }
 
     /// Waits until all commands are done, at most `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let limit = interrupt::timeout(timeout)?;
-        interrupt::wait(py, limit, |slice| self.0.finish_timeout(slice))
+        interrupt::wait(py, limit, |slice| self.queue.finish_timeout(slice))
     }
 
     /// Whether no command is under way.
     #[getter]
     fn idle(&self) -> bool {
-        self.0.is_idle()
+        self.queue.is_idle()
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.0.is_idle() { "idle" } else { "busy" };
+        let state = if self.queue.is_idle() { "idle" } else { "busy" };
         format!("<crosshandle.Queue, {state}>")
     }
 }
@@ -120,6 +133,6 @@ impl Queue {
             Some(event) => command.signal(&event.event),
             None => command,
         };
-        self.0.submit(command)
+        self.queue.submit(command)
     }
 }

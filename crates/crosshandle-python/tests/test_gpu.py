@@ -10,7 +10,9 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 import crosshandle
 from conftest import DEADLINE, Peer
+from crosshandle import _crosshandle as _rust
 
 GPUS = [device.name for device in crosshandle.Device.all() if device.backend == "cuda"]
 pytestmark = pytest.mark.skipif(not GPUS, reason="there is no CUDA device")
@@ -283,6 +286,50 @@ def test_streams_signal_and_wait(make: Callable[[], Any]) -> None:
     queue = context.queue(stream)
     queue.finish(timeout=DEADLINE)
     assert queue.idle
+
+
+def test_a_queue_keeps_its_stream() -> None:
+    torch = library("torch")
+    context = crosshandle.default_context(GPUS[0])
+    stream = torch.cuda.Stream()
+    kept = weakref.ref(stream)
+    queue = context.queue(stream)
+    del stream
+    gc.collect()
+    assert kept() is not None
+    event = context.event()
+    assert queue.signal(event) == 1
+    queue.finish(timeout=DEADLINE)
+    del queue
+    gc.collect()
+    assert kept() is None
+
+
+def test_memory_freed_while_another_thread_captures_is_freed_later() -> None:
+    torch = library("torch")
+    context = crosshandle.default_context(GPUS[0])
+    first, second = (_rust.Block(context, 64 << 20) for _ in range(2))
+    address, later = first.address, second.address
+    static = torch.zeros(1000, device="cuda")
+    torch.cuda.synchronize()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        # In a mode in which other threads may call what they like.
+        graph.capture_begin(capture_error_mode="thread_local")
+        static.add_(1)
+        thread = threading.Thread(target=lambda box: box.clear(), args=([first],))
+        del first
+        thread.start()
+        thread.join(DEADLINE)
+        graph.capture_end()
+    torch.cuda.synchronize()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert static.sum().item() == 1000
+    del second
+    for gone in (address, later):
+        with pytest.raises(crosshandle.Error):
+            context.memory_handle_at(gone)
 
 
 def test_streams_of_two_processes_take_turns(other: Served) -> None:

@@ -3,7 +3,7 @@
 use crate::event_protocol::Owner;
 use crate::handle::{AnyHandle, Key};
 use crate::ipc::broker::Client;
-use crate::ipc::broker::protocol::{Reply, Request};
+use crate::ipc::broker::protocol::{PieceSpan, Reply, Request};
 use crate::ipc::fuzzing as parts;
 use crate::ipc::{Credential, Record};
 use crate::os::socket::{self, Guard};
@@ -138,7 +138,7 @@ pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
             } else {
                 Access::ReadOnly
             },
-            first: 0,
+            span: PieceSpan::ALL,
         },
         Question::Arena => Request::Arena(credential),
         Question::Mirror => Request::Mirror(credential),

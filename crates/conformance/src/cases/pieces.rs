@@ -11,8 +11,9 @@ use crosshandle::handle::BackendKind;
 use crosshandle::{Access, Context, Error, MemoryHandle, VirtualRange};
 use std::time::{Duration, Instant};
 
-/// The status of an answer for which there is no room at the moment.
+/// The statuses of answers for which there is no room at the moment.
 const BUSY: u16 = 10;
+const NO_ROOM: u16 = 7;
 /// Descriptors that come with one answer, at most.
 const BATCH: usize = 64;
 
@@ -312,11 +313,18 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
             after.descriptors <= before.descriptors + 3,
             "{before:?}, then {after:?}"
         );
-        // As many as there is room for are too few for one answer: a clear error, and nothing is lost.
-        peer.ask("take-files all 20")?;
         peer.ask("close m")?;
+        // As many as there is room for are too few for a whole answer: it asks for fewer.
+        peer.ask("take-files all 20")?;
+        peer.ask(format!("open-memory m {handle}"))?;
+        peer.ask(format!("check m {} 2 100", (count - 1) * unit))?;
+        peer.ask("close m all")?;
+        // For none there is room: a clear error, and nothing is in the way of what comes later.
+        peer.ask("take-files all 0")?;
         let refused = peer.refused(format!("open-memory m {handle}"), "LimitReached")?;
         assert!(refused.message.contains("RLIMIT_NOFILE"), "{refused}");
+        let more = context.allocate(100)?;
+        peer.ask(format!("open-memory o2 {}", more.handle()?))?;
         peer.ask("close all")?;
         peer.ask(format!("open-memory m {handle}"))?;
         peer.ask(format!("check m {} 2 100", (count - 1) * unit))?;
@@ -573,5 +581,89 @@ pub(crate) fn askers_must_read_the_answers(harness: &Harness) -> Verdict {
     socket.send(&ask(1).bytes(), &[])?;
     let (answer, files) = socket.receive()?;
     assert_eq!((raw::status(&answer), files.len()), (raw::BAD_REQUEST, 0));
+    PASSED
+}
+
+/// An exporter that has no room for some of its pieces for a while is asked again; what was mapped stays.
+pub(crate) fn exporters_without_room_are_asked_again(harness: &Harness) -> Verdict {
+    if !harness.is_host() {
+        // The false exporter has only memory of the host.
+        return Ok(Outcome::Skipped("host_accessible_memory"));
+    }
+    let (_exporter, handle) = exporter(harness)?;
+    let impostor = Impostor::new(harness, &handle)?;
+    let importer = harness.peer()?;
+    importer.ask("context hasty")?;
+    let (pending, connection) = impostor.admit(&importer, 2)?;
+    let (large, count) = (8 << 20, 4);
+    let mut asked = Vec::new();
+    let mut refusals = [NO_ROOM, BUSY, NO_ROOM].into_iter().cycle();
+    while !pending.is_answered() && asked.len() < 20 {
+        let (question, _) = connection.receive()?;
+        let (first, serial) = (raw::first_piece(&question), raw::serial(&question));
+        assert_eq!(raw::operation(&question), MEMORY);
+        // The first one is given at once, and each later one when it was asked for four times.
+        let times = asked.iter().filter(|other| **other == first).count();
+        asked.push(first);
+        if first > 0 && times < 3 {
+            let status = refusals.next().expect("without end");
+            connection.send(&raw::refused(status, serial), &[])?;
+            continue;
+        }
+        let part = [large, 0, large];
+        let total = count * large;
+        let segment = impostor.segment();
+        let answer = raw::pieces(segment, total, serial, (count as u32, first), &[part]);
+        connection.send(&answer, &borrowed(&[raw::memfd(large, true)?]))?;
+        if first + 1 == count as u32 {
+            break;
+        }
+    }
+    pending.reply(deadline())?;
+    assert_eq!(asked, [0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]);
+    PASSED
+}
+
+/// Importers that don't take their pieces leave the exporter's user descriptors for others.
+pub(crate) fn what_is_under_way_is_bounded(harness: &Harness) -> Verdict {
+    if !harness.is_host() {
+        // Elsewhere the exporter's driver has descriptors of its own.
+        return Ok(Outcome::Skipped("host_accessible_memory"));
+    }
+    let exporter = harness.peer()?;
+    let unit = harness.device().info().granularity;
+    exporter.ask(format!("reserve r {}", BATCH * unit))?;
+    exporter.ask(format!("map-pieces r {BATCH}"))?;
+    let handle: MemoryHandle = exporter
+        .ask(format!("export-range e r 0 {}", BATCH * unit))?
+        .remove(0)
+        .parse()?;
+    // Half of them are four answers.
+    exporter.ask(format!("limit-files {}", 8 * BATCH))?;
+    let importers: Result<Vec<_>, Failure> = (0..6)
+        .map(|_| {
+            let socket = Socket::connect_in(harness.directory())?;
+            socket.send(&Request::attach(handle.as_bytes()).bytes(), &[])?;
+            drop(socket.receive()?);
+            Ok(socket)
+        })
+        .collect();
+    let importers = importers?;
+    let ask = Request::about(MEMORY, handle.as_bytes()).writing().bytes();
+    for socket in &importers {
+        socket.send(&ask, &[])?;
+        assert!(socket.is_ready(deadline())?, "it is answered");
+    }
+    let honest = harness.peer()?;
+    let pending = honest.begin(format!("open-memory m {handle}"));
+    let (answer, files) = importers[5].receive()?;
+    assert_eq!((raw::status(&answer), files.len()), (BUSY, 0));
+    let (answer, files) = importers[4].receive()?;
+    assert_eq!((raw::status(&answer), files.len()), (BUSY, 0));
+    assert!(!pending.is_answered());
+    // Until somebody takes what is under way.
+    let (answer, files) = importers[0].receive()?;
+    assert_eq!((raw::status(&answer), files.is_empty()), (0, false));
+    pending.reply(deadline())?;
     PASSED
 }

@@ -19,10 +19,13 @@ pub(crate) struct Channel {
     /// What has come, from `taken` on.
     input: Vec<u8>,
     taken: usize,
+    /// Nothing more comes or goes; what has come may still be taken.
+    is_over: bool,
 }
 
 impl Channel {
-    /// Makes a channel of a connection that has shaken hands.
+    /// Makes a channel of a connection that has shaken hands. What came behind the greeting is in its TLS, and
+    /// no descriptor tells of it: [`fill`](Self::fill) must be called before the socket is waited for.
     pub(crate) fn new(socket: TcpStream, mut tls: Connection) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -34,16 +37,29 @@ impl Channel {
             sent: 0,
             input: Vec::new(),
             taken: 0,
+            is_over: false,
         })
     }
 
     /// Adds a frame to what is to be sent.
     pub(crate) fn queue(&mut self, frame: &[u8]) {
+        if self.is_over {
+            return;
+        }
         self.output.extend_from_slice(frame);
     }
 
-    /// Sends what the socket takes. Returns whether something is left.
+    /// Sends what the socket takes. Returns whether something is left. An error ends the channel.
     pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
+        if self.is_over {
+            return Ok(false);
+        }
+        let flushed = self.try_flush();
+        self.is_over |= flushed.is_err();
+        flushed
+    }
+
+    fn try_flush(&mut self) -> std::io::Result<bool> {
         loop {
             if self.sent < self.output.len() {
                 self.sent += self.tls.writer().write(&self.output[self.sent..])?;
@@ -67,35 +83,47 @@ impl Channel {
 
     /// Returns whether something waits for the socket.
     pub(crate) fn wants_write(&self) -> bool {
-        self.tls.wants_write() || self.sent < self.output.len()
+        !self.is_over && (self.tls.wants_write() || self.sent < self.output.len())
     }
 
-    /// Takes what has come. Returns whether anything has, and whether the other side has hung up.
-    pub(crate) fn fill(&mut self) -> std::io::Result<(bool, bool)> {
+    /// Takes what has come, whether or not the socket tells of it. Returns whether anything has. The channel
+    /// [is over](Self::is_over) if the other side has hung up, or after an error.
+    pub(crate) fn fill(&mut self) -> bool {
         self.input.drain(..std::mem::take(&mut self.taken));
         let before = self.input.len();
-        let mut is_over = false;
-        while self.input.len() < MAX_INPUT {
+        self.is_over |= self.try_fill().is_err();
+        self.input.len() > before
+    }
+
+    fn try_fill(&mut self) -> std::io::Result<()> {
+        self.take_decrypted()?;
+        while !self.is_over && self.input.len() < MAX_INPUT {
             match self.tls.read_tls(&mut self.socket) {
-                Ok(0) => is_over = true,
+                Ok(0) => self.is_over = true,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            let state = self
-                .tls
-                .process_new_packets()
-                .map_err(std::io::Error::other)?;
-            let start = self.input.len();
-            self.input
-                .resize(start + state.plaintext_bytes_to_read(), 0);
-            self.tls.reader().read_exact(&mut self.input[start..])?;
-            if is_over {
-                break;
-            }
+            self.take_decrypted()?;
         }
-        Ok((self.input.len() > before, is_over))
+        Ok(())
+    }
+
+    fn take_decrypted(&mut self) -> std::io::Result<()> {
+        let state = self
+            .tls
+            .process_new_packets()
+            .map_err(std::io::Error::other)?;
+        let start = self.input.len();
+        self.input
+            .resize(start + state.plaintext_bytes_to_read(), 0);
+        self.tls.reader().read_exact(&mut self.input[start..])
+    }
+
+    /// Returns whether nothing more comes or goes. What has come can still be taken.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Takes the next frame out of what has come, without its length.

@@ -61,6 +61,19 @@ pub(crate) fn dial(
     hello: &Hello,
     deadline: Instant,
 ) -> Result<Greeted> {
+    dial_and_say(socket, peer, tls, hello, &[], deadline)
+}
+
+/// Connects as the side that dials, and sends `frames` in one piece with the greeting, before the answer has
+/// come.
+pub(crate) fn dial_and_say(
+    socket: TcpStream,
+    peer: &Arc<str>,
+    tls: &Tls,
+    hello: &Hello,
+    frames: &[u8],
+    deadline: Instant,
+) -> Result<Greeted> {
     let connection = ClientConnection::new(Arc::clone(&tls.client), tls.name.clone())
         .map_err(|error| not_admitted(peer, &error))?;
     let mut greeted = Greeted {
@@ -70,7 +83,7 @@ pub(crate) fn dial(
         peer: Arc::clone(peer),
         hello: *hello,
     };
-    greeted.send(hello)?;
+    greeted.say(&[&hello.encode(), frames].concat())?;
     greeted.hello = greeted.receive()?;
     Ok(greeted)
 }
@@ -96,6 +109,7 @@ pub(crate) fn accept(
             keep_alive_ms: 0,
             data: 0,
             refusal: 0,
+            attempt: 0,
         },
     };
     greeted.hello = greeted.receive()?;
@@ -104,12 +118,16 @@ pub(crate) fn accept(
 
 impl Greeted {
     pub(crate) fn send(&mut self, hello: &Hello) -> Result<()> {
-        self.try_send(hello)
-            .map_err(|error| not_admitted(&self.peer, &error))
+        self.say(&hello.encode())
     }
 
-    fn try_send(&mut self, hello: &Hello) -> std::io::Result<()> {
-        self.tls.writer().write_all(&hello.encode())?;
+    fn say(&mut self, bytes: &[u8]) -> Result<()> {
+        self.try_say(bytes)
+            .map_err(|error| cut_off(&self.peer, error))
+    }
+
+    fn try_say(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.tls.writer().write_all(bytes)?;
         while self.tls.is_handshaking() || self.tls.wants_write() {
             self.exchange()?;
         }
@@ -119,7 +137,7 @@ impl Greeted {
     fn receive(&mut self) -> Result<Hello> {
         let bytes = self
             .try_receive()
-            .map_err(|error| not_admitted(&self.peer, &error))?;
+            .map_err(|error| cut_off(&self.peer, error))?;
         Hello::decode(&bytes).map_err(|why| not_admitted(&self.peer, &why))
     }
 
@@ -157,6 +175,25 @@ impl Greeted {
     pub(crate) fn into_channel(self) -> Result<Channel> {
         Channel::new(self.socket, self.tls).map_err(Error::os("preparing a connection"))
     }
+}
+
+const CUT_OFF: &str = "it ended the handshake";
+
+/// Returns the error of a handshake that broke off.
+fn cut_off(peer: &Arc<str>, error: std::io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::UnexpectedEof
+        | ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::BrokenPipe => not_admitted(peer, &format_args!("{CUT_OFF} ({error})")),
+        _ => not_admitted(peer, &error),
+    }
+}
+
+/// Returns whether the other side ended a handshake without a word, as it does with strangers, and with others
+/// too when it has too many.
+pub(crate) fn was_cut_off(error: &Error) -> bool {
+    matches!(error, Error::NotAdmitted { why, .. } if why.starts_with(CUT_OFF))
 }
 
 pub(crate) fn not_admitted(peer: &Arc<str>, why: &dyn std::fmt::Display) -> Error {

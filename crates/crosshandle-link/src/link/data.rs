@@ -2,16 +2,18 @@
 //! that to the link's thread.
 
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_SLEEP, SPIN};
+use crate::tuning::{MAX_SLEEP, SPIN, STALL_TIMEOUT};
 use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
 use rustix::event::epoll;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the epoll says of its only descriptor, which nobody asks.
 const EVENT: epoll::EventData = epoll::EventData::new_u64(0);
+
+const STALLED: &str = "moving memory: UCX made no progress";
 
 /// A worker that threads share.
 pub(crate) struct DataPath {
@@ -21,6 +23,10 @@ pub(crate) struct DataPath {
     /// Threads that sleep until something moves.
     sleepers: AtomicUsize,
     is_closed: AtomicBool,
+    /// Memory that was to move made no progress for too long.
+    has_stalled: AtomicBool,
+    /// For how long it may.
+    patience: Duration,
     /// An epoll that has UCX's descriptor, but only while no other thread looks after the worker: so these
     /// don't wake the link's thread.
     events: OwnedFd,
@@ -31,6 +37,18 @@ struct Shared {
     worker: Worker,
     /// Threads that look after the worker themselves.
     lookers: usize,
+    /// When the worker last had something to do.
+    moved_at: Instant,
+}
+
+impl Shared {
+    fn progress(&mut self) -> bool {
+        let has_moved = self.worker.progress();
+        if has_moved {
+            self.moved_at = Instant::now();
+        }
+        has_moved
+    }
 }
 
 /// One piece of memory to be moved.
@@ -60,10 +78,16 @@ impl DataPath {
         epoll::add(&events, &event_fd, EVENT, epoll::EventFlags::IN)
             .map_err(Error::os("waiting for UCX's descriptor"))?;
         Ok(Self {
-            shared: Mutex::new(Shared { worker, lookers: 0 }),
+            shared: Mutex::new(Shared {
+                worker,
+                lookers: 0,
+                moved_at: Instant::now(),
+            }),
             moved: Condvar::new(),
             sleepers: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
+            has_stalled: AtomicBool::new(false),
+            patience: STALL_TIMEOUT,
             events,
             event_fd,
         })
@@ -87,7 +111,7 @@ impl DataPath {
         if shared.lookers > 0 {
             return;
         }
-        match self.arm(&mut shared.worker) {
+        match self.arm(shared) {
             Ok(()) if shared.worker.failure().is_none() => {}
             // The link's thread finds it again, and ends the link.
             _ => wake(),
@@ -101,13 +125,13 @@ impl DataPath {
     }
 
     /// Does all there is to do, and has the descriptor tell of what comes then.
-    fn arm(&self, worker: &mut Worker) -> Result<()> {
+    fn arm(&self, shared: &mut Shared) -> Result<()> {
         let mut has_moved = false;
         loop {
-            while worker.progress() {
+            while shared.progress() {
                 has_moved = true;
             }
-            if worker.arm()? {
+            if shared.worker.arm()? {
                 break;
             }
         }
@@ -169,7 +193,10 @@ impl DataPath {
             unsafe { self.start(&mut shared.worker, direction, key, pieces, &mut under_way) };
         drop(shared);
         let finished = self.finish(under_way, wake);
-        started.and(finished)
+        match self.has_stalled.load(Ordering::Acquire) {
+            true => Err(Error::TimedOut(STALLED)),
+            false => started.and(finished),
+        }
     }
 
     /// # Safety
@@ -205,9 +232,10 @@ impl DataPath {
     fn finish(&self, mut under_way: Vec<Option<Request>>, wake: &dyn Fn()) -> Result<()> {
         let mut result = Ok(());
         let mut last_move = None;
+        let started_at = Instant::now();
         loop {
             let mut shared = self.shared();
-            let has_moved = shared.worker.progress();
+            let has_moved = shared.progress();
             while let Some(last) = under_way.last_mut() {
                 match shared.worker.is_done(last) {
                     Ok(false) => break,
@@ -228,6 +256,15 @@ impl DataPath {
                 continue;
             }
             let now = Instant::now();
+            let still_since = shared.moved_at.max(started_at);
+            if now.saturating_duration_since(still_since) > self.patience
+                && !self.has_stalled.swap(true, Ordering::AcqRel)
+            {
+                // What is under way then ends with an error, and lets go of its memory.
+                self.is_closed.store(true, Ordering::Release);
+                shared.worker.close_endpoint();
+                continue;
+            }
             if now.duration_since(*last_move.get_or_insert(now)) > SPIN {
                 self.sleepers.fetch_add(1, Ordering::SeqCst);
                 self.stop_looking(&mut shared, wake);
@@ -242,19 +279,22 @@ impl DataPath {
 
     /// Looks after the worker, as the link's thread does before it sleeps.
     pub(crate) fn look_after(&self) -> Result<()> {
+        if self.has_stalled.load(Ordering::Acquire) {
+            return Err(Error::TimedOut(STALLED));
+        }
         if self.is_closed.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut shared = self.shared();
         if shared.lookers == 0 {
-            self.arm(&mut shared.worker)?;
+            self.arm(&mut shared)?;
         }
         shared.worker.failure().map_or(Ok(()), Err)
     }
 
     /// Returns whether the endpoint has failed.
     pub(crate) fn has_failed(&self) -> bool {
-        self.shared().worker.failure().is_some()
+        self.has_stalled.load(Ordering::Acquire) || self.shared().worker.failure().is_some()
     }
 
     /// Ends all that is under way.
@@ -272,5 +312,48 @@ impl DataPath {
 impl AsFd for DataPath {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The other side's worker is never looked after, so what is asked of it never comes.
+    #[test]
+    fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
+        let settings = Settings {
+            interface: Some("lo".into()),
+            transports: Some("tcp".into()),
+        };
+        let (mut still, mut data) = match (Worker::new(&settings), DataPath::new(&settings)) {
+            (Ok(still), Ok(data)) => (still, data),
+            (Err(error), _) | (_, Err(error)) => {
+                eprintln!(
+                    "SKIPPED a_move_without_progress_ends_and_lets_go_of_its_memory: {error}"
+                );
+                return;
+            }
+        };
+        data.patience = Duration::from_millis(200);
+        let mut there = vec![7u8; 1 << 20];
+        // SAFETY: the memory outlives the worker's use of it.
+        let made = unsafe { still.register(there.as_mut_ptr(), there.len(), true) }.unwrap();
+        data.connect(&still.address().unwrap()).unwrap();
+        let key = data.unpack(&made.key).unwrap();
+        let mut here = vec![0u8; 1 << 20];
+        let piece = Piece {
+            local: here.as_mut_ptr(),
+            len: here.len(),
+            remote: made.address,
+        };
+        // SAFETY: the bytes are here until it returns.
+        let moved =
+            unsafe { data.move_pieces(Direction::Get, key, std::iter::once(piece), &|| ()) };
+        assert!(moved.unwrap_err().is_timeout());
+        assert!(data.has_failed() && data.look_after().is_err());
+        drop(here);
+        data.destroy_key(key);
+        still.unregister(&made);
     }
 }

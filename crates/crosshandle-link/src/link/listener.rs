@@ -1,6 +1,7 @@
 //! The side that listens: shakes hands with whoever connects, makes links of those who may, and brings
 //! sessions and their new connections together.
 
+use super::doorway::Doorway;
 use super::session::Session;
 use super::{Link, begin, data_path, thread, tls};
 use crate::control::handshake::{self, Greeted};
@@ -8,11 +9,11 @@ use crate::control::identity::Tls;
 use crate::control::message::{Hello, SessionId, refusal};
 use crate::error::{Error, Result};
 use crate::options::LinkOptions;
-use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_HANDSHAKES, MAX_UNACCEPTED};
+use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_UNACCEPTED};
 use crosshandle::Context;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -40,9 +41,7 @@ struct Shared {
 struct State {
     sessions: HashMap<SessionId, Weak<Session>>,
     unaccepted: VecDeque<Link>,
-    /// Copies of the sockets that are shaking hands, the oldest first.
-    handshakes: VecDeque<(u64, TcpStream)>,
-    next_handshake: u64,
+    doorway: Doorway<TcpStream>,
 }
 
 impl Listener {
@@ -154,45 +153,32 @@ impl Shared {
         }
     }
 
-    /// Shakes hands on a thread of its own. Strangers that say nothing cannot keep others out: the oldest
-    /// handshake ends when there are too many.
+    /// Shakes hands on a thread of its own, if there is room for one more who has not shown who he is.
     fn begin_handshake(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
         let Ok(copy) = socket.try_clone() else { return };
-        let number = {
-            let mut state = self.state();
-            if state.handshakes.len() >= MAX_HANDSHAKES
-                && let Some((_, oldest)) = state.handshakes.pop_front()
-            {
-                let _ = oldest.shutdown(Shutdown::Both);
-            }
-            let number = state.next_handshake;
-            state.next_handshake += 1;
-            state.handshakes.push_back((number, copy));
-            number
-        };
+        let (number, ended) = self.state().doorway.enter(peer.ip(), copy);
+        if let Some(ended) = ended {
+            let _ = ended.shutdown(Shutdown::Both);
+        }
         let shared = Arc::clone(self);
         let started = thread::start("xhl-greet", move || {
-            let peer: Arc<str> = peer.to_string().into();
+            let name: Arc<str> = peer.to_string().into();
             let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-            let greeted = handshake::accept(socket, &peer, &shared.tls, deadline);
-            shared.end_handshake(number);
+            let greeted = handshake::accept(socket, &name, &shared.tls, deadline);
+            shared.state().doorway.leave(number);
             if let Ok(greeted) = greeted {
                 // Who was refused knows why.
-                let _ = shared.greet(peer, greeted);
+                let _ = shared.greet(name, peer.ip(), greeted);
             }
         });
         if started.is_err() {
-            self.end_handshake(number);
+            self.state().doorway.leave(number);
         }
     }
 
-    fn end_handshake(&self, number: u64) {
-        let mut state = self.state();
-        state.handshakes.retain(|(other, _)| *other != number);
-    }
-
     /// Answers a greeting.
-    fn greet(&self, peer: Arc<str>, mut greeted: Greeted) -> Result<()> {
+    fn greet(&self, peer: Arc<str>, address: IpAddr, mut greeted: Greeted) -> Result<()> {
+        self.state().doorway.admit(address);
         let theirs = greeted.hello;
         let ours = Hello {
             session: theirs.session,
@@ -201,6 +187,7 @@ impl Shared {
             keep_alive_ms: self.options.keep_alive.as_millis() as u32,
             data: (self.options.data == crate::Data::Ucx).into(),
             refusal: 0,
+            attempt: theirs.attempt,
         };
         let refuse = |mut greeted: Greeted, reason| {
             greeted.send(&Hello {
@@ -220,7 +207,7 @@ impl Shared {
                 greeted.send(hello)?;
                 Ok(greeted)
             };
-            return session.resume(answer, &ours);
+            return session.resume(answer, theirs.attempt, &ours);
         }
         if theirs.data != ours.data {
             return refuse(greeted, refusal::OTHER_DATA);

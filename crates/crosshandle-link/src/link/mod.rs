@@ -1,27 +1,37 @@
 //! A link between two hosts.
 
 pub(crate) mod data;
+mod doorway;
 pub(crate) mod listener;
+mod outbox;
+pub(crate) mod question;
 pub(crate) mod serve;
 pub(crate) mod session;
+pub(crate) mod stage;
 #[cfg(test)]
 mod tests;
 pub(crate) mod thread;
 
 use crate::control::handshake::{self, Greeted};
 use crate::control::identity::Tls;
-use crate::control::message::{Hello, Message};
+use crate::control::message::{Hello, MAX_TEXT, Message, NamedPart, read_parts};
 use crate::error::{Error, Result};
 use crate::event::RemoteEvent;
 use crate::memory::RemoteMemory;
+use crate::name::{RemoteName, RemotePart};
 use crate::options::{Data, LinkOptions};
-use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_OPENING, MIN_KEEP_ALIVE};
+use crate::tuning::{
+    HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE, REDIAL_HANDSHAKES,
+    REDIAL_INTERVAL, REDIAL_TIMEOUT,
+};
 use crosshandle::{Context, EventHandle, MemoryHandle};
 use data::DataPath;
+use question::Answer;
 use session::{Dial, Session, Start};
 use std::fmt;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
@@ -78,12 +88,12 @@ impl Link {
             keep_alive_ms: options.keep_alive.as_millis() as u32,
             data: data.is_some().into(),
             refusal: 0,
+            attempt: 0,
         };
         let mut last = Error::invalid("the other host's name stands for no address");
         for address in &addresses {
-            let greeted = thread::connect_to(*address, deadline)
-                .and_then(|socket| handshake::dial(socket, &peer, &tls, &hello, deadline));
-            let greeted = match greeted {
+            let begun = Instant::now();
+            let greeted = match greet(*address, &peer, &tls, &hello, deadline) {
                 Ok(greeted) => greeted,
                 Err(error) => {
                     last = error;
@@ -96,6 +106,8 @@ impl Link {
             let dial = Some(Dial {
                 addresses: vec![*address],
                 tls,
+                timeout: REDIAL_TIMEOUT.max(begun.elapsed() * REDIAL_HANDSHAKES),
+                attempts: AtomicU32::new(0),
             });
             let session = begin(peer, context, options, data, dial, greeted)?;
             let link = Self::of(session);
@@ -154,6 +166,37 @@ impl Link {
         RemoteEvent::open(self, handle)
     }
 
+    /// Looks up what has a name at the other host's holder, and opens its parts for reading. The other side must
+    /// [let names be asked for](LinkOptions::names).
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory); [`Error::Refused`] if nothing has the name.
+    pub fn open_name(&self, name: &str) -> Result<RemoteName> {
+        if name.len() > MAX_TEXT {
+            return Err(Error::invalid("no name is so long"));
+        }
+        let question = self
+            .session()
+            .ask(|request| Message::OpenName { request, name })?;
+        let Answer::Name { version, parts } = question.wait()? else {
+            return Err(Error::Protocol("its answer is to another question"));
+        };
+        let parts = read_parts(&parts).map_err(Error::Protocol)?;
+        let open = |part: &NamedPart<'_>| {
+            let handle = MemoryHandle::from_bytes(part.handle).map_err(crosshandle::Error::from)?;
+            Ok(RemotePart {
+                role: part.role.to_owned(),
+                device: part.device.to_owned(),
+                memory: self.open_memory_read_only(&handle)?,
+            })
+        };
+        Ok(RemoteName {
+            name: name.to_owned(),
+            version,
+            parts: parts.iter().map(open).collect::<Result<_>>()?,
+        })
+    }
+
     /// Returns the error with which the link has ended; `None` while it has not.
     pub fn ended(&self) -> Option<Error> {
         self.session().state().check_alive().err()
@@ -202,6 +245,7 @@ pub(crate) fn begin(
         data,
         dial,
         opening,
+        names: options.names.clone(),
     };
     let session = Session::new(start, greeted)?;
     let opener = Arc::downgrade(&session);
@@ -209,6 +253,29 @@ pub(crate) fn begin(
     thread::start("xhl-open", move || serve::open_all(&opener, &requests))?;
     thread::start("xhl-listen", move || thread::listen(&listens))?;
     Ok(session)
+}
+
+/// Connects and greets. A listener that has too many handshakes ends some without a word: those are tried
+/// again.
+fn greet(
+    address: SocketAddr,
+    peer: &Arc<str>,
+    tls: &Tls,
+    hello: &Hello,
+    deadline: Instant,
+) -> Result<Greeted> {
+    let mut pause = REDIAL_INTERVAL;
+    loop {
+        let greeted = thread::connect_to(address, deadline)
+            .and_then(|socket| handshake::dial(socket, peer, tls, hello, deadline));
+        match greeted {
+            Err(error) if handshake::was_cut_off(&error) && pause < MAX_GREET_PAUSE => {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+            greeted => return greeted,
+        }
+    }
 }
 
 /// Sends a message of an object that is being dropped.

@@ -1,12 +1,17 @@
 //! The owner's half: what it opens for the other side, and what it does with that.
 
+use super::data::DataPath;
 use super::session::{Session, State};
-use crate::control::message::{MAX_BLOB, Message};
+use super::stage::Job;
+use crate::control::message::{
+    Failure, MAX_BLOB, MAX_FAILURES, Message, NamedPart, write_failures, write_parts,
+};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_FAILURES_TOLD, MAX_OPENING, MAX_SERVED};
+use crate::tuning::{MAX_FAILURES_TOLD, MAX_LOOKED_AT, MAX_OPENING, MAX_SERVED};
 use crate::ucx::worker::Registration;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Access, Event, Memory, SharedBytes};
+use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
@@ -15,6 +20,8 @@ pub(crate) enum Served {
     Memory {
         memory: Arc<Memory>,
         registration: Option<Registration>,
+        /// The host cannot access it.
+        is_staged: bool,
     },
     Event {
         event: Event,
@@ -23,11 +30,15 @@ pub(crate) enum Served {
     },
 }
 
-/// A handle to be opened for the other side.
+/// What is to be opened for the other side.
 pub(crate) struct OpenRequest {
     request: u64,
-    read_only: bool,
-    handle: Vec<u8>,
+    wanted: Wanted,
+}
+
+enum Wanted {
+    Handle { read_only: bool, handle: Vec<u8> },
+    Name(String),
 }
 
 /// Opens handles for the other side until the link ends: what takes an answer of a third process holds up
@@ -45,16 +56,20 @@ pub(crate) fn open_all(session: &Weak<Session>, requests: &Receiver<OpenRequest>
 }
 
 impl Session {
-    fn refuse(&self, request: u64, error: &Error) {
+    pub(super) fn refuse(&self, request: u64, error: &Error) {
         let why = error.to_string();
         let _ = self.say(&Message::Refused { request, why: &why });
     }
 
     fn open(&self, request: &OpenRequest) -> Result<()> {
-        let handle = AnyHandle::from_bytes(&request.handle).map_err(crosshandle::Error::from)?;
+        let (read_only, handle) = match &request.wanted {
+            Wanted::Handle { read_only, handle } => (*read_only, handle),
+            Wanted::Name(name) => return self.open_name(request.request, name),
+        };
+        let handle = AnyHandle::from_bytes(handle).map_err(crosshandle::Error::from)?;
         match handle {
             AnyHandle::Memory(handle) => {
-                let memory = match request.read_only || handle.is_read_only() {
+                let memory = match read_only || handle.is_read_only() {
                     true => self.context.open_memory_read_only(&handle)?,
                     false => self.context.open_memory(&handle)?,
                 };
@@ -70,8 +85,32 @@ impl Session {
         }
     }
 
+    /// Answers with the handles of what has a name.
+    fn open_name(&self, request: u64, name: &str) -> Result<()> {
+        let holder = self.names.as_ref().ok_or_else(|| {
+            Error::invalid("names are not given away over this link: see LinkOptions::names")
+        })?;
+        let held = holder.open(name)?;
+        let parts = held.parts.iter().filter_map(|part| {
+            Some(NamedPart {
+                role: &part.role,
+                device: &part.device,
+                handle: part.read_only.as_ref()?.as_bytes(),
+            })
+        });
+        let parts = write_parts(parts)
+            .ok_or_else(|| Error::invalid("it has more parts than a link can name at once"))?;
+        self.say(&Message::Name {
+            request,
+            version: held.version,
+            parts: &parts,
+        })
+    }
+
     fn serve_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
-        let bytes = memory.bytes()?;
+        let Ok(bytes) = memory.bytes() else {
+            return self.serve_staged_memory(request, memory);
+        };
         let registration = match &self.data {
             None => None,
             Some(data) => {
@@ -80,49 +119,62 @@ impl Session {
                 // it lets the memory go.
                 let registration =
                     unsafe { data.register(bytes.as_ptr(), bytes.len(), is_writable)? };
-                if registration.key.len() > MAX_BLOB {
-                    data.unregister(&registration);
-                    return Err(Error::invalid(
-                        "UCX's key of the memory is too long to be sent",
-                    ));
-                }
-                Some(registration)
+                Some(check_key(data, registration)?)
             }
         };
         let len = memory.len() as u64;
         let (address, key) = registration
             .as_ref()
             .map_or((0, Vec::new()), |made| (made.address, made.key.clone()));
-        self.serve(
-            Served::Memory {
-                memory: Arc::clone(&memory),
-                registration,
-            },
-            |id| Message::Memory {
-                request,
-                id,
-                len,
-                address,
-                key: &key,
-            },
-        )
+        let served = Served::Memory {
+            memory: Arc::clone(&memory),
+            registration,
+            is_staged: false,
+        };
+        self.serve(served, |id| Message::Memory {
+            request,
+            id,
+            len,
+            address,
+            staging: 0,
+            key: &key,
+        })
+        .map(drop)
+    }
+
+    fn serve_staged_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
+        let stager = self.stager()?;
+        let len = memory.len() as u64;
+        let served = Served::Memory {
+            memory,
+            registration: None,
+            is_staged: true,
+        };
+        self.serve(served, |id| Message::Memory {
+            request,
+            id,
+            len,
+            address: stager.address(),
+            staging: stager.len(),
+            key: stager.key(),
+        })
         .map(drop)
     }
 
     fn serve_event(&self, request: u64, event: Event) -> Result<()> {
         let completed = event.completed();
         let next = completed + 1;
-        let id = self.serve(
-            Served::Event {
-                event: event.clone(),
-                next,
-            },
-            |id| Message::Event {
-                request,
-                id,
-                completed,
-            },
-        )?;
+        let failures = failures(&event, completed);
+        let served = Served::Event {
+            event: event.clone(),
+            next,
+        };
+        let id = self.serve(served, |id| Message::Event {
+            request,
+            id,
+            completed,
+            failures: &failures,
+        })?;
         self.notifier.add(&event, next, id.into())?;
         Ok(())
     }
@@ -155,6 +207,7 @@ impl Session {
             Served::Memory {
                 memory,
                 registration,
+                ..
             } => {
                 if let (Some(data), Some(registration)) = (&self.data, registration) {
                     data.unregister(&registration);
@@ -174,6 +227,16 @@ impl Session {
         read_only: bool,
         handle: &[u8],
     ) -> Result<(), &'static str> {
+        let handle = handle.to_vec();
+        self.begin_to(request, Wanted::Handle { read_only, handle })
+    }
+
+    /// Has a name looked up. The answer comes later.
+    pub(crate) fn begin_open_name(&self, request: u64, name: &str) -> Result<(), &'static str> {
+        self.begin_to(request, Wanted::Name(name.to_owned()))
+    }
+
+    fn begin_to(&self, request: u64, wanted: Wanted) -> Result<(), &'static str> {
         {
             let mut state = self.state();
             if state.opening >= MAX_OPENING {
@@ -181,13 +244,10 @@ impl Session {
             }
             state.opening += 1;
         }
-        let request = OpenRequest {
-            request,
-            read_only,
-            handle: handle.to_vec(),
-        };
         // The channel has room for all that are counted.
-        self.opening.try_send(request).map_err(|_| "too many opens")
+        self.opening
+            .try_send(OpenRequest { request, wanted })
+            .map_err(|_| "too many opens")
     }
 
     pub(crate) fn close_served(&self, id: u32) -> Result<(), &'static str> {
@@ -214,12 +274,23 @@ impl Session {
         bytes: &[u8],
     ) -> Result<(), &'static str> {
         let (memory, event) = (self.served_memory(id)?, self.served_event(event)?);
-        let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
+        if let (memory, true) = memory {
+            let bytes = bytes.to_vec();
+            let signal = Some(event);
+            return self.begin_job(Job::Write {
+                request,
+                memory,
+                offset,
+                bytes,
+                signal,
+            });
+        }
+        let written = to_bytes(&memory.0, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
         self.answer(request, written.and_then(|()| Ok(event.signal()?)));
         Ok(())
     }
 
-    fn answer(&self, request: u64, result: Result<u64>) {
+    pub(super) fn answer(&self, request: u64, result: Result<u64>) {
         match result {
             Ok(value) => drop(self.say(&Message::Done { request, value })),
             Err(error) => self.refuse(request, &error),
@@ -233,9 +304,12 @@ impl Session {
         }
     }
 
-    fn served_memory(&self, id: u32) -> Result<Arc<Memory>, &'static str> {
+    /// Returns memory that is open for the other side, and whether the host cannot access it.
+    fn served_memory(&self, id: u32) -> Result<(Arc<Memory>, bool), &'static str> {
         match self.state().served.get(&id) {
-            Some(Served::Memory { memory, .. }) => Ok(Arc::clone(memory)),
+            Some(Served::Memory {
+                memory, is_staged, ..
+            }) => Ok((Arc::clone(memory), *is_staged)),
             _ => Err("it accesses what is not open memory"),
         }
     }
@@ -248,17 +322,31 @@ impl Session {
         offset: u64,
         len: u32,
     ) -> Result<(), &'static str> {
-        let memory = self.served_memory(id)?;
+        let memory = match self.served_memory(id)? {
+            (memory, false) => memory,
+            (memory, true) => {
+                return self.begin_job(Job::Read {
+                    request,
+                    memory,
+                    offset,
+                    len,
+                });
+            }
+        };
         let mut bytes = vec![0; len as usize];
         let read = to_bytes(&memory, offset).and_then(|(at, from)| Ok(from.read(at, &mut bytes)?));
+        self.answer_read(request, read.map(|()| bytes));
+        Ok(())
+    }
+
+    pub(super) fn answer_read(&self, request: u64, read: Result<Vec<u8>>) {
         match read {
-            Ok(()) => drop(self.say(&Message::Data {
+            Ok(bytes) => drop(self.say(&Message::Data {
                 request,
                 bytes: &bytes,
             })),
             Err(error) => self.refuse(request, &error),
         }
-        Ok(())
     }
 
     /// Writes memory for the other side.
@@ -269,15 +357,53 @@ impl Session {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), &'static str> {
-        let memory = self.served_memory(id)?;
+        let memory = match self.served_memory(id)? {
+            (memory, false) => memory,
+            (memory, true) => {
+                let bytes = bytes.to_vec();
+                return self.begin_job(Job::Write {
+                    request,
+                    memory,
+                    offset,
+                    bytes,
+                    signal: None,
+                });
+            }
+        };
         let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
         self.answer(request, written.map(|()| 0));
         Ok(())
     }
 
+    /// Copies between memory and the staging buffer for the other side.
+    pub(crate) fn stage_served(
+        &self,
+        request: u64,
+        id: u32,
+        into_memory: bool,
+        offset: u64,
+        at: u32,
+        len: u32,
+    ) -> Result<(), &'static str> {
+        match self.served_memory(id)? {
+            (memory, true) => self.begin_job(Job::Stage {
+                request,
+                memory,
+                into_memory,
+                offset,
+                at,
+                len,
+            }),
+            _ => Err("it stages memory that needs no staging"),
+        }
+    }
+
     /// Tells the other side of the signals that have finished.
     pub(crate) fn tell_signals(&self) {
-        while let Some(notification) = self.notifier.next() {
+        while !self.has_told_enough() {
+            let Some(notification) = self.notifier.next() else {
+                return;
+            };
             let Ok(id) = u32::try_from(notification.token) else {
                 continue;
             };
@@ -350,4 +476,40 @@ fn to_bytes(memory: &Memory, offset: u64) -> Result<(usize, SharedBytes<'_>)> {
     let offset = usize::try_from(offset)
         .map_err(|_| Error::invalid("an offset is beyond the end of the memory"))?;
     Ok((offset, memory.bytes()?))
+}
+
+/// Takes a registration back whose key no message carries.
+pub(super) fn check_key(data: &DataPath, registration: Registration) -> Result<Registration> {
+    if registration.key.len() > MAX_BLOB {
+        data.unregister(&registration);
+        return Err(Error::invalid(
+            "UCX's key of the memory is too long to be sent",
+        ));
+    }
+    Ok(registration)
+}
+
+/// Returns which of an event's signals up to `completed` have failed, as far as that can be found out.
+fn failures(event: &Event, completed: u64) -> Vec<u8> {
+    let mut found: VecDeque<(u64, u32, String)> = VecDeque::new();
+    for number in completed.saturating_sub(MAX_LOOKED_AT) + 1..=completed {
+        let Err(error) = event.try_wait_value(number) else {
+            continue;
+        };
+        let why = error.to_string();
+        match found.back_mut() {
+            Some((first, count, same)) if *first + u64::from(*count) == number && *same == why => {
+                *count += 1;
+            }
+            _ => found.push_back((number, 1, why)),
+        }
+        if found.len() > MAX_FAILURES {
+            found.pop_front();
+        }
+    }
+    write_failures(found.iter().map(|(first, count, why)| Failure {
+        first: *first,
+        count: *count,
+        why,
+    }))
 }

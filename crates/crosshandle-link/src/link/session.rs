@@ -2,22 +2,24 @@
 //! open for whom. A session outlives its connections.
 
 use super::data::DataPath;
+use super::outbox::Outbox;
+use super::question::{Answer, Question};
 use super::serve::{OpenRequest, Served};
+use super::stage::Stager;
 use crate::control::channel::Channel;
 use crate::control::handshake::Greeted;
 use crate::control::identity::Tls;
-use crate::control::message::{Hello, Message, SessionId};
+use crate::control::message::{Hello, Message, SessionId, read_failures};
 use crate::error::{Error, Result};
 use crate::event::Mirror;
-use crate::tuning::{
-    ACK_EVERY, ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, MAX_OWED, REDIALS_PER_KEEP_ALIVE,
-};
+use crate::tuning::{ACK_EVERY, ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, REDIALS_PER_KEEP_ALIVE};
+use crosshandle::holder::Holder;
 use crosshandle::{Context, Notifier};
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -37,12 +39,20 @@ pub(crate) struct Session {
     /// Tells of signals of events that are open for the other side. The token is the event's number.
     pub(crate) notifier: Notifier,
     pub(crate) opening: SyncSender<OpenRequest>,
+    /// Whose names the other side may ask for.
+    pub(crate) names: Option<Holder>,
+    own: Weak<Session>,
     wake: OwnedFd,
     state: Mutex<State>,
-    /// Notified when the data endpoint is there, and when the link ends.
+    /// Notified when the data endpoint is there, when there is room to ask again, and when the link ends.
     changed: Condvar,
-    /// Held while a new connection takes the place of the last one.
-    resuming: Mutex<()>,
+    /// Held while a new connection takes the place of the last one. The attempt of the latest.
+    resuming: Mutex<u32>,
+    /// Held from the time that a message is taken from the connection until it is counted and handled: what
+    /// a new connection's greeting says of the messages that have come is true of each as a whole.
+    handling: Mutex<()>,
+    /// Held by who moves memory through the other side's staging buffer.
+    pub(crate) staging: Mutex<()>,
     pub(crate) has_ended: AtomicBool,
 }
 
@@ -50,16 +60,16 @@ pub(crate) struct Session {
 pub(crate) struct Dial {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) tls: Tls,
+    /// How long the first attempt may take at least.
+    pub(crate) timeout: Duration,
+    /// Attempts to replace a connection, in the whole session.
+    pub(crate) attempts: AtomicU32,
 }
 
 /// The changing part of a session.
 pub(crate) struct State {
     pub(crate) channel: Option<Channel>,
-    /// Frames that the other side has not confirmed. The first one follows `confirmed` others.
-    unconfirmed: VecDeque<Unconfirmed>,
-    /// Bytes of those that answer the other side.
-    owed_bytes: usize,
-    confirmed: u64,
+    pub(super) outbox: Outbox,
     /// Sequenced messages that have come in, and how many of those have been confirmed.
     pub(crate) received: u64,
     reported: u64,
@@ -72,62 +82,10 @@ pub(crate) struct State {
     /// Handles that are being opened for the other side.
     pub(crate) opening: usize,
     pub(crate) mirrors: HashMap<u32, Weak<Mirror>>,
+    pub(super) stager: Option<Arc<Stager>>,
     has_data_endpoint: bool,
     pub(crate) is_dialling: bool,
     ended: Option<Error>,
-}
-
-/// A frame that the other side has not confirmed.
-struct Unconfirmed {
-    frame: Vec<u8>,
-    /// Its bytes, if the other side has asked for it.
-    owed: usize,
-}
-
-/// An answer.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Memory {
-        id: u32,
-        len: u64,
-        address: u64,
-        key: Vec<u8>,
-    },
-    Event {
-        id: u32,
-        completed: u64,
-    },
-    Done(u64),
-    Data(Vec<u8>),
-}
-
-/// A question that waits for its answer.
-#[derive(Default)]
-pub(crate) struct Question {
-    answer: Mutex<Option<Result<Answer>>>,
-    answered: Condvar,
-    /// Of a question that opens an event: the mirror, so that it is known before the event goes on.
-    mirror: Option<Arc<Mirror>>,
-}
-
-impl Question {
-    fn answer(&self, answer: Result<Answer>) {
-        let mut place = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        place.get_or_insert(answer);
-        self.answered.notify_all();
-    }
-
-    /// Waits for the answer, which comes at the latest when the link ends.
-    pub(crate) fn wait(&self) -> Result<Answer> {
-        let place = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut place, _) = self
-            .answered
-            .wait_timeout_while(place, ANSWER_TIMEOUT, |answer| answer.is_none())
-            .unwrap_or_else(PoisonError::into_inner);
-        place
-            .take()
-            .unwrap_or(Err(Error::TimedOut("waiting for the other side's answer")))
-    }
 }
 
 /// What the link's thread has to do next.
@@ -147,6 +105,7 @@ pub(crate) struct Start {
     pub(crate) data: Option<DataPath>,
     pub(crate) dial: Option<Dial>,
     pub(crate) opening: SyncSender<OpenRequest>,
+    pub(crate) names: Option<Holder>,
 }
 
 impl Session {
@@ -154,7 +113,9 @@ impl Session {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Error::os("making a descriptor to wake a thread by"))?;
         let now = Instant::now();
-        let session = Arc::new(Self {
+        let (notifier, channel) = (Notifier::new()?, greeted.into_channel()?);
+        let session = Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
             peer: start.peer,
             host: start.host,
             id: start.id,
@@ -162,14 +123,13 @@ impl Session {
             context: start.context,
             data: start.data.map(Arc::new),
             dial: start.dial,
-            notifier: Notifier::new()?,
+            notifier,
             opening: start.opening,
+            names: start.names,
             wake,
             state: Mutex::new(State {
-                channel: Some(greeted.into_channel()?),
-                unconfirmed: VecDeque::new(),
-                owed_bytes: 0,
-                confirmed: 0,
+                channel: Some(channel),
+                outbox: Outbox::default(),
                 received: 0,
                 reported: 0,
                 heard_at: now,
@@ -180,23 +140,32 @@ impl Session {
                 next_served: 1,
                 opening: 0,
                 mirrors: HashMap::new(),
+                stager: None,
                 has_data_endpoint: false,
                 is_dialling: false,
                 ended: None,
             }),
             changed: Condvar::new(),
-            resuming: Mutex::new(()),
+            resuming: Mutex::new(0),
+            handling: Mutex::new(()),
+            staging: Mutex::new(()),
             has_ended: AtomicBool::new(false),
         });
         if let Some(data) = &session.data {
             let address = data.address()?;
             session.say(&Message::Address { address: &address })?;
         }
+        // For what has come behind the greeting.
+        session.wake();
         Ok(session)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn weak(&self) -> Weak<Self> {
+        Weak::clone(&self.own)
     }
 
     /// Wakes the link's thread.
@@ -242,14 +211,10 @@ impl Session {
         mirror: Option<Arc<Mirror>>,
         message: impl FnOnce(u64) -> Message<'a>,
     ) -> Result<Arc<Question>> {
-        let mut state = self.state();
-        state.check_alive()?;
+        let mut state = self.wait_for_room()?;
         let number = state.next_question;
         state.next_question += 1;
-        let question = Arc::new(Question {
-            mirror,
-            ..Question::default()
-        });
+        let question = Question::new(mirror);
         state.questions.insert(number, Arc::clone(&question));
         if state.say(&message(number)) {
             drop(state);
@@ -258,19 +223,61 @@ impl Session {
         Ok(question)
     }
 
+    /// Waits until the other side has confirmed enough of what it was asked.
+    fn wait_for_room(&self) -> Result<MutexGuard<'_, State>> {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let mut state = self.state();
+        loop {
+            state.check_alive()?;
+            if !state.outbox.has_asked_enough() {
+                return Ok(state);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::TimedOut(
+                    "waiting for the other side to confirm what it was asked",
+                ));
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Gives an answer to whoever waits for it.
     pub(crate) fn answered(&self, number: u64, answer: Result<Answer>) -> Result<(), &'static str> {
         let mut state = self.state();
         let question = state.questions.remove(&number);
         let question = question.ok_or("it answers a question that nobody asked")?;
-        if let (Some(mirror), Ok(Answer::Event { id, .. })) = (&question.mirror, &answer) {
-            state.mirrors.insert(*id, Arc::downgrade(mirror));
+        if let Ok(Answer::Event {
+            id,
+            completed,
+            failures,
+        }) = &answer
+            && let Some(mirror) = &question.mirror
+        {
+            let failures = match state.add_mirror(*id, mirror) {
+                Ok(()) => read_failures(failures, *completed),
+                Err(why) => Err(why),
+            };
+            drop(state);
+            match failures {
+                Ok(failures) => mirror.begin(*completed, &failures),
+                Err(why) => {
+                    question.answer(Err(Error::Protocol(why)));
+                    return Err(why);
+                }
+            }
+        } else {
+            drop(state);
         }
-        drop(state);
-        if let (Some(mirror), Ok(Answer::Event { completed, .. })) = (&question.mirror, &answer) {
-            mirror.reach(*completed);
+        let opened = answer.as_ref().ok().and_then(Answer::opened);
+        if !question.answer(answer)
+            && let Some(id) = opened
+        {
+            // Whoever asked has given up.
+            self.state().mirrors.remove(&id);
+            let _ = self.say(&Message::Close { id });
         }
-        question.answer(answer);
         Ok(())
     }
 
@@ -319,8 +326,8 @@ impl Session {
         let mirrors = std::mem::take(&mut state.mirrors);
         let served = std::mem::take(&mut state.served);
         let channel = state.channel.take();
-        state.unconfirmed.clear();
-        state.owed_bytes = 0;
+        let stager = state.stager.take();
+        state.outbox.clear();
         drop(state);
         // Waiters first: they may be many, and closing takes its time.
         for mirror in mirrors.into_values().filter_map(|mirror| mirror.upgrade()) {
@@ -335,28 +342,30 @@ impl Session {
         for (id, served) in served {
             self.stop_serving(id, served);
         }
+        if let Some(stager) = stager {
+            self.stop_staging(&stager);
+        }
         drop(channel);
         self.changed.notify_all();
         self.wake();
     }
 
-    /// Replaces the connection by one whose other side has greeted with this session. `answer` returns the
+    /// Replaces the connection by one whose other side has greeted with this session. `connect` returns the
     /// connection once that side knows what was received.
+    ///
+    /// Attempts that come after later ones do nothing: their greetings say what was true before.
     pub(crate) fn resume(
         &self,
         connect: impl FnOnce(&Hello) -> Result<Greeted>,
+        attempt: u32,
         hello: &Hello,
     ) -> Result<()> {
-        let _turn = self.resuming.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.state();
-        state.check_alive()?;
-        // From here on nothing is received until the new connection is there.
-        state.channel = None;
-        let hello = Hello {
-            received: state.received,
-            ..*hello
-        };
-        drop(state);
+        let mut latest = self.resuming.lock().unwrap_or_else(PoisonError::into_inner);
+        if attempt <= *latest {
+            return Err(Error::TimedOut("replacing a connection: another one has"));
+        }
+        *latest = attempt;
+        let hello = self.begin_resumption(attempt, hello)?;
         let greeted = connect(&hello)?;
         let received = greeted.hello.received;
         let channel = greeted.into_channel()?;
@@ -370,6 +379,81 @@ impl Session {
         }
         self.wake();
         Ok(())
+    }
+
+    /// Lets go of the connection, with what has come over it and was not handled: the other side sends that
+    /// again. Returns the greeting of the new one.
+    fn begin_resumption(&self, attempt: u32, hello: &Hello) -> Result<Hello> {
+        // A message that is being handled is one that has come.
+        let _turn = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        state.check_alive()?;
+        state.channel = None;
+        Ok(Hello {
+            received: state.received,
+            attempt,
+            ..*hello
+        })
+    }
+
+    /// Sends what is left to be sent, and takes what has come.
+    pub(crate) fn exchange(&self) -> Result<()> {
+        let mut state = self.state();
+        state.check_alive()?;
+        let Some(channel) = &mut state.channel else {
+            return Ok(());
+        };
+        let _ = channel.flush();
+        if channel.fill() {
+            state.note_heard();
+        }
+        Ok(())
+    }
+
+    /// Handles the next message that has come, once: either it is counted and handled when a new connection
+    /// takes the place of this one, or it comes again. Returns false if there is none.
+    pub(crate) fn handle_next(
+        &self,
+        handle: impl FnOnce(Message<'_>) -> Result<()>,
+    ) -> Result<bool> {
+        let _turn = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        state.check_alive()?;
+        let Some(channel) = &mut state.channel else {
+            return Ok(false);
+        };
+        let Some(frame) = channel.next_frame().map_err(Error::Protocol)? else {
+            if channel.is_over() {
+                state.channel = None;
+            }
+            return Ok(false);
+        };
+        let message = Message::decode(&frame).map_err(Error::Protocol)?;
+        if message.is_sequenced() {
+            state.count_received();
+            if state.outbox.owes_too_much() {
+                return Err(Error::Protocol("it asks for more than it takes"));
+            }
+        }
+        drop(state);
+        handle(message)?;
+        Ok(true)
+    }
+
+    /// Lets go of what the other side has received.
+    pub(crate) fn confirmed(&self, received: u64) -> Result<(), &'static str> {
+        let mut state = self.state();
+        let was_full = state.outbox.has_asked_enough();
+        state.outbox.forget(received)?;
+        if was_full && !state.outbox.has_asked_enough() {
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Returns whether signals are to wait before the other side is told of them.
+    pub(crate) fn has_told_enough(&self) -> bool {
+        self.state().outbox.has_told_enough()
     }
 
     /// Returns what is to be done next, or the error with which the link has ended.
@@ -421,25 +505,10 @@ impl State {
             None => Ok(false),
         };
         if message.is_sequenced() {
-            let owed = match message.is_asked_for() {
-                true => frame.len(),
-                false => 0,
-            };
-            self.owed_bytes += owed;
-            self.unconfirmed.push_back(Unconfirmed { frame, owed });
+            self.outbox.keep(message, frame);
         }
-        match was_flushed {
-            Ok(is_left) => is_left,
-            Err(_) => {
-                self.channel = None;
-                true
-            }
-        }
-    }
-
-    /// Returns whether the other side asks for more than it takes.
-    pub(crate) fn is_choked(&self) -> bool {
-        self.owed_bytes > MAX_OWED
+        // After an error the link's thread takes what has come, and then lets go of the connection.
+        was_flushed.unwrap_or(true)
     }
 
     /// Confirms what has been received. Also says that this side lives.
@@ -457,35 +526,29 @@ impl State {
         }
     }
 
+    fn add_mirror(&mut self, id: u32, mirror: &Arc<Mirror>) -> Result<(), &'static str> {
+        if self.mirrors.contains_key(&id) {
+            return Err("it gives two events one number");
+        }
+        self.mirrors.insert(id, Arc::downgrade(mirror));
+        Ok(())
+    }
+
     pub(crate) fn note_heard(&mut self) {
         self.heard_at = Instant::now();
     }
 
-    /// Forgets what the other side has received.
-    pub(crate) fn forget_confirmed(&mut self, received: u64) -> Result<(), &'static str> {
-        let sent = self.confirmed + self.unconfirmed.len() as u64;
-        if received < self.confirmed || received > sent {
-            return Err("it confirms what was not sent");
-        }
-        for _ in self.confirmed..received {
-            if let Some(Unconfirmed { owed, .. }) = self.unconfirmed.pop_front() {
-                self.owed_bytes -= owed;
-            }
-        }
-        self.confirmed = received;
-        Ok(())
-    }
-
     fn resume(&mut self, mut channel: Channel, received: u64) -> Result<(), &'static str> {
-        self.forget_confirmed(received)?;
-        for Unconfirmed { frame, .. } in &self.unconfirmed {
+        self.outbox.forget(received)?;
+        for frame in self.outbox.frames() {
             channel.queue(frame);
         }
         self.note_heard();
         self.spoke_at = Instant::now();
         self.reported = self.received;
-        // What fails here fails again for the link's thread.
-        self.channel = channel.flush().is_ok().then_some(channel);
+        // What fails here ends the channel, which the link's thread finds.
+        let _ = channel.flush();
+        self.channel = Some(channel);
         Ok(())
     }
 }

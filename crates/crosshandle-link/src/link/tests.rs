@@ -2,8 +2,9 @@
 
 use super::{Link, listener::Listener, thread};
 use crate::control::channel::Channel;
-use crate::control::handshake;
-use crate::control::message::{Hello, MAX_DATA, Message};
+use crate::control::handshake::{self, Greeted};
+use crate::control::message::{Hello, MAX_DATA, Message, SessionId};
+use crate::tuning::MAX_TOLD;
 use crate::{Data, Error, Identity, LinkOptions, Token};
 use crosshandle::{Context, Device};
 use std::sync::Arc;
@@ -19,8 +20,14 @@ struct Owner {
 
 impl Owner {
     fn new() -> Self {
+        Self::with_keep_alive(Duration::from_secs(10))
+    }
+
+    fn with_keep_alive(keep_alive: Duration) -> Self {
         let context = Context::new(&Device::find("host").unwrap()).unwrap();
-        let options = LinkOptions::new(Identity::Token(Token::generate().unwrap())).data(Data::Tls);
+        let options = LinkOptions::new(Identity::Token(Token::generate().unwrap()))
+            .data(Data::Tls)
+            .keep_alive(keep_alive);
         let listener = Listener::bind("127.0.0.1:0", &context, &options).unwrap();
         Self {
             context,
@@ -31,22 +38,39 @@ impl Owner {
 
     /// Links with a host that says what the test makes it say.
     fn link(&self) -> (Channel, Link) {
+        self.link_and_say(&[])
+    }
+
+    /// As [`link`](Self::link), with frames in one piece with the greeting.
+    fn link_and_say(&self, frames: &[u8]) -> (Channel, Link) {
+        let greeted = self.greet([0; 16], 0, 0, frames).unwrap();
+        let link = self.listener.accept(Some(LIMIT)).unwrap();
+        (greeted.into_channel().unwrap(), link)
+    }
+
+    fn greet(
+        &self,
+        session: SessionId,
+        received: u64,
+        attempt: u32,
+        frames: &[u8],
+    ) -> Result<Greeted, Error> {
         let deadline = Instant::now() + LIMIT;
         let peer: Arc<str> = "the hostile one".into();
         let socket = thread::connect_to(self.listener.local_address(), deadline).unwrap();
         let hello = Hello {
-            session: [0; 16],
-            received: 0,
+            session,
+            received,
             host: 1,
-            keep_alive_ms: 60_000,
+            keep_alive_ms: 3_600_000,
             data: 0,
             refusal: 0,
+            attempt,
         };
         let tls = self.options.identity.to_tls().unwrap();
-        let greeted = handshake::dial(socket, &peer, &tls, &hello, deadline).unwrap();
+        let greeted = handshake::dial_and_say(socket, &peer, &tls, &hello, frames, deadline)?;
         assert_eq!(greeted.hello.refusal, 0);
-        let link = self.listener.accept(Some(LIMIT)).unwrap();
-        (greeted.into_channel().unwrap(), link)
+        Ok(greeted)
     }
 
     /// Sends frames until the link has ended, and returns why it has.
@@ -61,7 +85,7 @@ impl Owner {
             assert!(start.elapsed() < LIMIT, "the link goes on");
             let is_full = channel.flush().unwrap_or(false);
             // What the other side sends is thrown away unread.
-            let _ = channel.fill();
+            channel.fill();
             while let Ok(Some(_)) = channel.next_frame() {}
             match frames.next() {
                 Some(frame) if !is_full => channel.queue(&frame),
@@ -142,7 +166,8 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
     channel.queue(&open.encode());
     let start = Instant::now();
     let refused = loop {
-        let _ = channel.flush().and_then(|_| channel.fill());
+        let _ = channel.flush();
+        channel.fill();
         if let Ok(Some(frame)) = channel.next_frame() {
             break frame;
         }
@@ -178,7 +203,8 @@ fn whoever_asks_for_more_than_it_takes_is_cut_off() {
     channel.queue(&open.encode());
     let start = Instant::now();
     while !matches!(channel.next_frame(), Ok(Some(_))) {
-        let _ = channel.flush().and_then(|_| channel.fill());
+        let _ = channel.flush();
+        channel.fill();
         assert!(start.elapsed() < LIMIT);
     }
     for read in reads {
@@ -192,4 +218,198 @@ fn whoever_asks_for_more_than_it_takes_is_cut_off() {
     let ended = link.ended().unwrap().to_string();
     assert!(ended.contains("more than it takes"), "{ended}");
     owner.check();
+}
+
+/// Sends what is to be sent, and returns the next message that has come, for at most `LIMIT`.
+fn next_frame(channel: &mut Channel) -> Vec<u8> {
+    let start = Instant::now();
+    loop {
+        let _ = channel.flush();
+        if let Some(frame) = channel.next_frame().unwrap() {
+            return frame;
+        }
+        channel.fill();
+        assert!(start.elapsed() < LIMIT, "nothing comes");
+        std::thread::yield_now();
+    }
+}
+
+fn open(handle: &[u8]) -> Vec<u8> {
+    let (request, read_only) = (1, false);
+    Message::Open {
+        request,
+        read_only,
+        handle,
+    }
+    .encode()
+}
+
+/// A connection is replaced while the messages of the last one are being handled: each is handled once. On a
+/// link whose keep-alive is an hour, so that nothing but the replacements moves it on.
+#[test]
+fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
+    const ROUNDS: u32 = 40;
+    const SIGNALS: u64 = 500;
+    let owner = Owner::with_keep_alive(Duration::from_secs(3600));
+    let event = owner.context.create_event().unwrap();
+    let (mut channel, link) = owner.link();
+    let session = link.session().id;
+    channel.queue(&open(event.handle().unwrap().as_bytes()));
+    let frame = next_frame(&mut channel);
+    let Ok(Message::Event { id, .. }) = Message::decode(&frame) else {
+        panic!("not opened");
+    };
+    let mut received = 1;
+    let mut done = 0;
+    let mut count = |frame: &[u8], received: &mut u64| {
+        let message = Message::decode(frame).unwrap();
+        *received += u64::from(message.is_sequenced());
+        if let Message::Done { request, value } = message {
+            done += 1;
+            // In their order, each with its own number.
+            assert_eq!((request, value), (done + 1, done));
+        }
+        done
+    };
+    // What was sent, from the first that the owner may not have handled on.
+    let mut unconfirmed: std::collections::VecDeque<Vec<u8>> = [Vec::new()].into();
+    let mut confirmed = 0;
+    for round in 1..=ROUNDS {
+        for number in 1..=SIGNALS {
+            let request = 1 + u64::from(round - 1) * SIGNALS + number;
+            let frame = Message::Signal { request, id }.encode();
+            channel.queue(&frame);
+            unconfirmed.push_back(frame);
+        }
+        let _ = channel.flush();
+        // Meanwhile some answers come, or none.
+        for _ in 0..round % 4 {
+            count(&next_frame(&mut channel), &mut received);
+        }
+        let greeted = owner.greet(session, received, round, &[]).unwrap();
+        let handled = greeted.hello.received;
+        drop(channel);
+        channel = greeted.into_channel().unwrap();
+        while confirmed < handled {
+            unconfirmed.pop_front().unwrap();
+            confirmed += 1;
+        }
+        for frame in &unconfirmed {
+            channel.queue(frame);
+        }
+    }
+    let all = u64::from(ROUNDS) * SIGNALS;
+    while count(&next_frame(&mut channel), &mut received) < all {}
+    assert_eq!(event.submitted(), all);
+    assert!(link.ended().is_none(), "{:?}", link.ended());
+
+    // An attempt that comes after later ones does nothing: the connection that is there goes on.
+    assert!(owner.greet(session, 0, ROUNDS, &[]).is_err());
+    assert!(owner.greet(session, 0, 1, &[]).is_err());
+    let request = 2 + all;
+    channel.queue(&Message::Signal { request, id }.encode());
+    while count(&next_frame(&mut channel), &mut received) <= all {}
+    assert!(link.ended().is_none(), "{:?}", link.ended());
+}
+
+/// What comes in one piece with the greeting is handled at once, not when the next message comes.
+#[test]
+fn what_comes_with_the_greeting_is_handled() {
+    let owner = Owner::with_keep_alive(Duration::from_secs(3600));
+    let event = owner.context.create_event().unwrap();
+    let (mut channel, link) = owner.link_and_say(&open(event.handle().unwrap().as_bytes()));
+    let frame = next_frame(&mut channel);
+    assert!(matches!(
+        Message::decode(&frame),
+        Ok(Message::Event { completed: 0, .. })
+    ));
+    // So it is when a connection is replaced.
+    let session = link.session().id;
+    let signal = Message::Signal { request: 2, id: 1 }.encode();
+    let greeted = owner.greet(session, 1, 1, &signal).unwrap();
+    assert_eq!(greeted.hello.received, 1);
+    let mut channel = greeted.into_channel().unwrap();
+    let frame = next_frame(&mut channel);
+    assert!(matches!(
+        Message::decode(&frame),
+        Ok(Message::Done { value: 1, .. } | Message::Reached { number: 1, .. })
+    ));
+}
+
+/// Who never confirms is not told of everything, and costs a fixed amount of memory; when it confirms, it is
+/// told of the rest.
+#[test]
+fn who_never_confirms_is_kept_little_for() {
+    let owner = Owner::new();
+    let event = owner.context.create_event().unwrap();
+    let (mut channel, link) = owner.link();
+    channel.queue(&open(event.handle().unwrap().as_bytes()));
+    next_frame(&mut channel);
+    let (start, mut told) = (Instant::now(), 0);
+    let mut received = 1;
+    while !link.session().has_told_enough() {
+        let number = event.signal().unwrap();
+        // Until it is told of, so that signals are not told of together.
+        while told < number && !link.session().has_told_enough() {
+            assert!(start.elapsed() < 3 * LIMIT);
+            let _ = channel.flush();
+            channel.fill();
+            while let Some(frame) = channel.next_frame().unwrap() {
+                let message = Message::decode(&frame).unwrap();
+                received += u64::from(message.is_sequenced());
+                if let Message::Reached { number, .. } = message {
+                    told = number;
+                }
+            }
+        }
+    }
+    assert!(told >= MAX_TOLD as u64);
+    for _ in 0..10_000 {
+        event.signal().unwrap();
+    }
+    channel.queue(&Message::Ack { received }.encode());
+    let last = event.submitted();
+    while told < last {
+        let frame = next_frame(&mut channel);
+        if let Message::Reached { number, .. } = Message::decode(&frame).unwrap() {
+            told = number;
+        }
+    }
+    assert!(link.ended().is_none());
+}
+
+/// An owner that gives two events one number cannot be believed about either.
+#[test]
+fn two_events_with_one_number_end_the_link() {
+    let owner = Owner::new();
+    let event = owner.context.create_event().unwrap();
+    let handle = event.handle().unwrap();
+    let (mut channel, link) = owner.link();
+    let opener = link.clone();
+    let opens = std::thread::spawn(move || {
+        let first = opener.open_event(&handle).unwrap();
+        let second = opener.open_event(&handle).unwrap_err();
+        (first, second)
+    });
+    for _ in 0..2 {
+        let frame = next_frame(&mut channel);
+        let Ok(Message::Open { request, .. }) = Message::decode(&frame) else {
+            panic!("it asks for something else");
+        };
+        let (id, completed, failures) = (7, 0, &[][..]);
+        channel.queue(
+            &Message::Event {
+                request,
+                id,
+                completed,
+                failures,
+            }
+            .encode(),
+        );
+    }
+    let _ = channel.flush();
+    let (first, second) = opens.join().unwrap();
+    assert!(second.to_string().contains("one number"), "{second}");
+    let waited = first.mirror().wait_value_timeout(1, LIMIT).unwrap_err();
+    assert!(waited.is_peer_dead(), "{waited}");
 }

@@ -1,16 +1,18 @@
 //! The link's threads: one that listens to the other side, one that opens handles for it, and at the side
 //! that dialled one that dials again.
 
-use super::session::{Answer, Session};
+use super::question::Answer;
+use super::session::Session;
 use crate::control::handshake;
 use crate::control::message::{Hello, Message, refusal};
 use crate::error::{Error, Result};
-use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIAL_TIMEOUT};
+use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIALS_PER_KEEP_ALIVE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
@@ -55,9 +57,14 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
             None => (None, false),
         }
     };
+    // Signals that the other side cannot be told of yet wait in the notifier, one for each event.
+    let tells = match session.has_told_enough() {
+        true => PollFlags::empty(),
+        false => PollFlags::IN,
+    };
     let mut descriptors = vec![
         PollFd::new(session.wake_fd(), PollFlags::IN),
-        PollFd::new(&session.notifier, PollFlags::IN),
+        PollFd::new(&session.notifier, tells),
     ];
     if let Some(socket) = &socket {
         let mut flags = PollFlags::IN;
@@ -101,58 +108,15 @@ fn copy(channel: &impl AsFd) -> Result<OwnedFd> {
 }
 
 /// Sends what is left to be sent, and handles what has come.
-fn exchange(session: &Arc<Session>) -> Result<()> {
-    loop {
-        let mut state = session.state();
-        state.check_alive()?;
-        let Some(channel) = &mut state.channel else {
-            return Ok(());
-        };
-        let filled = channel.flush().and_then(|_| channel.fill());
-        let mut frames = Vec::new();
-        let mut is_refused = None;
-        loop {
-            match channel.next_frame() {
-                Ok(Some(frame)) => frames.push(frame),
-                Ok(None) => break,
-                Err(why) => {
-                    is_refused = Some(why);
-                    break;
-                }
-            }
-        }
-        let is_lost = !matches!(filled, Ok((_, false)));
-        if is_lost {
-            state.channel = None;
-        }
-        if !frames.is_empty() {
-            state.note_heard();
-        }
-        drop(state);
-        let has_more = !frames.is_empty() && !is_lost;
-        for frame in frames {
-            let message = Message::decode(&frame).map_err(Error::Protocol)?;
-            if message.is_sequenced() {
-                let mut state = session.state();
-                state.count_received();
-                if state.is_choked() {
-                    return Err(Error::Protocol("it asks for more than it takes"));
-                }
-            }
-            handle(session, message)?;
-        }
-        if let Some(why) = is_refused {
-            return Err(Error::Protocol(why));
-        }
-        if !has_more {
-            return Ok(());
-        }
-    }
+fn exchange(session: &Session) -> Result<()> {
+    session.exchange()?;
+    while session.handle_next(|message| handle(session, message))? {}
+    Ok(())
 }
 
 fn handle(session: &Session, message: Message<'_>) -> Result<()> {
     match message {
-        Message::Ack { received } => session.state().forget_confirmed(received),
+        Message::Ack { received } => session.confirmed(received),
         Message::Open {
             request,
             read_only,
@@ -184,6 +148,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             id,
             len,
             address,
+            staging,
             key,
         } => {
             let key = key.to_vec();
@@ -191,6 +156,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
                 id,
                 len,
                 address,
+                staging,
                 key,
             };
             session.answered(request, Ok(answer))
@@ -199,7 +165,33 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             request,
             id,
             completed,
-        } => session.answered(request, Ok(Answer::Event { id, completed })),
+            failures,
+        } => {
+            let failures = failures.to_vec();
+            let answer = Answer::Event {
+                id,
+                completed,
+                failures,
+            };
+            session.answered(request, Ok(answer))
+        }
+        Message::OpenName { request, name } => session.begin_open_name(request, name),
+        Message::Name {
+            request,
+            version,
+            parts,
+        } => {
+            let parts = parts.to_vec();
+            session.answered(request, Ok(Answer::Name { version, parts }))
+        }
+        Message::Stage {
+            request,
+            id,
+            into_memory,
+            offset,
+            at,
+            len,
+        } => session.stage_served(request, id, into_memory, offset, at, len),
         Message::Done { request, value } => session.answered(request, Ok(Answer::Done(value))),
         Message::Data { request, bytes } => {
             session.answered(request, Ok(Answer::Data(bytes.to_vec())))
@@ -246,13 +238,20 @@ fn dial_again(session: &Arc<Session>) {
         keep_alive_ms: session.keep_alive.as_millis() as u32,
         data: session.data.is_some().into(),
         refusal: 0,
+        attempt: 0,
     };
-    for attempt in 0.. {
+    // The network may have become slower than it was.
+    let max_timeout = dial
+        .timeout
+        .max(session.keep_alive / REDIALS_PER_KEEP_ALIVE);
+    let mut timeout = dial.timeout;
+    loop {
         if session.state().check_alive().is_err() {
             return;
         }
-        let address = dial.addresses[attempt % dial.addresses.len()];
-        let deadline = Instant::now() + REDIAL_TIMEOUT;
+        let attempt = dial.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        let address = dial.addresses[attempt as usize % dial.addresses.len()];
+        let deadline = Instant::now() + timeout;
         let connect = |hello: &Hello| {
             let socket = connect_to(address, deadline)?;
             let greeted = handshake::dial(socket, &session.peer, &dial.tls, hello, deadline)?;
@@ -261,13 +260,18 @@ fn dial_again(session: &Arc<Session>) {
                 reason => Err(refused(&session.peer, reason)),
             }
         };
-        match session.resume(connect, &hello) {
+        match session.resume(connect, attempt, &hello) {
             Ok(()) => break,
             Err(Error::NotAdmitted { why, .. }) if &*why == NO_SESSION => {
                 session.end(session.ended(why), false);
                 return;
             }
-            Err(_) => thread::sleep(REDIAL_INTERVAL),
+            Err(_) => {
+                if Instant::now() >= deadline {
+                    timeout = (timeout * 2).min(max_timeout);
+                }
+                thread::sleep(REDIAL_INTERVAL);
+            }
         }
     }
     session.state().is_dialling = false;

@@ -46,6 +46,8 @@ pub struct Registration {
 
 // SAFETY: the handle is only passed back to the worker that made it.
 unsafe impl Send for Registration {}
+// SAFETY: as above; that worker is called by one thread at a time.
+unsafe impl Sync for Registration {}
 
 /// The key of memory of the other side.
 #[derive(Clone, Copy, Debug)]

@@ -111,7 +111,7 @@ impl Hosts {
             .args(["netns", "exec", &self.namespace(side)])
             .args(["unshare", "--mount", "sh", "-c", script, "sh"])
             .arg(self.directory.join(format!("boot-{side}")))
-            .arg(env!("CARGO_BIN_EXE_crosshandle-link-peer"))
+            .arg(program())
             .env("CROSSHANDLE_SOCKET_DIR", self.directory.join(side))
             // Its log would go to the standard output.
             .env("UCX_LOG_LEVEL", "fatal");
@@ -126,6 +126,12 @@ impl Drop for Hosts {
         }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// Returns the peer's program; `CROSSHANDLE_LINK_PEER` names it where the tests were not built.
+fn program() -> PathBuf {
+    let named = std::env::var_os("CROSSHANDLE_LINK_PEER").map(PathBuf::from);
+    named.unwrap_or_else(|| env!("CARGO_BIN_EXE_crosshandle-link-peer").into())
 }
 
 /// Runs `ip`, and returns what it printed.
@@ -147,7 +153,16 @@ fn ip(arguments: &[&str]) -> Result<String, String> {
 impl Peer {
     /// Starts a process on this very host.
     pub(crate) fn local() -> Self {
-        Self::spawn(Command::new(env!("CARGO_BIN_EXE_crosshandle-link-peer")))
+        Self::spawn(Command::new(program()))
+    }
+
+    /// Starts a process on this very host, with variables in its environment.
+    pub(crate) fn with(variables: &[(&str, String)]) -> Self {
+        let mut command = Command::new(program());
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        // Its log would go to the standard output.
+        command.env("UCX_LOG_LEVEL", "fatal");
+        Self::spawn(command)
     }
 
     fn spawn(mut command: Command) -> Self {

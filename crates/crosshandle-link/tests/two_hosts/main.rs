@@ -1,9 +1,12 @@
 //! Two hosts that link: two network namespaces with a boot identity each, and processes in them. Where such
 //! cannot be made, the tests are skipped and say so; those over TLS alone also run on one host.
 
+mod forwarder;
 mod hosts;
 
+use forwarder::Forwarder;
 use hosts::{Hosts, Peer};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A token of these tests.
@@ -403,4 +406,206 @@ fn strangers_cost_little_and_keep_nobody_out() {
     assert!(grown < 24 << 20, "{grown} bytes for 400 strangers");
     println!("400 strangers: {grown} bytes more");
     drop(silent);
+}
+
+/// Signals that failed before an event was opened are failures at the other side as well, and the others are
+/// not.
+#[test]
+fn signals_that_failed_before_the_open_are_failures() {
+    let (mut owner, mut user) = link(None, "tls", 10_000);
+    let event = owner.ask("create_event");
+    for is_failed in [false, true, true, false, false] {
+        owner.ask(if is_failed { "fail 0" } else { "signal 0" });
+    }
+    assert_eq!(user.ask(&format!("open_event {event}")), "5");
+    for (number, is_failed) in [(1, false), (2, true), (3, true), (4, false), (5, false)] {
+        let waited = user.ask(&format!("mirror_wait 0 {number} 10000"));
+        assert_eq!(
+            waited.starts_with("CommandFailed"),
+            is_failed,
+            "{number}: {waited}"
+        );
+        assert_eq!(
+            waited.starts_with("reached"),
+            !is_failed,
+            "{number}: {waited}"
+        );
+    }
+    assert_eq!(user.ask("remote_signal 0"), "6");
+    assert!(user.ask("mirror_wait 0 6 10000").starts_with("reached"));
+}
+
+/// Links two processes of this host over a slow network.
+fn link_slowly(
+    delay: Duration,
+    bytes_per_second: u64,
+    keep_alive_ms: u32,
+) -> (Peer, Peer, Forwarder) {
+    let (mut owner, mut user) = (Peer::local(), Peer::local());
+    let address = owner.ask(&format!(
+        "listen 127.0.0.1:0 {TOKEN} tls lo {keep_alive_ms}"
+    ));
+    let forwarder = Forwarder::new(&address, delay, bytes_per_second);
+    let address = forwarder.address();
+    user.ask(&format!("connect {address} {TOKEN} tls lo {keep_alive_ms}"));
+    owner.ask("accept 10000");
+    let handles = owner.ask("allocate 1000000");
+    user.ask(&format!("open_memory {}", words(&handles)[0]));
+    let event = owner.ask("create_event");
+    user.ask(&format!("open_event {event}"));
+    (owner, user, forwarder)
+}
+
+/// A handshake takes four times the delay, so more than an attempt to connect again on a fast network may.
+#[test]
+fn connections_of_slow_networks_are_replaced() {
+    let (mut owner, mut user, forwarder) =
+        link_slowly(Duration::from_millis(200), u64::MAX, 15_000);
+    for number in 1..=3 {
+        forwarder.cut();
+        user.begin("remote_write 0 7 0 1000000");
+        assert_eq!(user.end(), Ok(String::new()));
+        assert_eq!(user.ask("remote_signal 0"), number.to_string());
+        assert_eq!(owner.ask("holds 0 7 0 1000000"), "true");
+    }
+    assert_eq!(user.ask("ended"), "no");
+    assert!(forwarder.connections() >= 4);
+}
+
+/// A message takes longer than the silence after which a connection is replaced: what comes of it counts.
+#[test]
+fn transfers_over_narrow_networks_are_not_begun_anew() {
+    let (mut owner, mut user, forwarder) = link_slowly(Duration::ZERO, 200_000, 2_000);
+    user.ask("remote_write 0 7 0 1000000");
+    assert_eq!(owner.ask("holds 0 7 0 1000000"), "true");
+    assert_eq!(user.ask("remote_holds 0 7 0 1000000"), "true");
+    assert_eq!(forwarder.connections(), 1);
+}
+
+/// Both sides trust what one authority has signed, and nobody else; the side that dials checks the name too.
+#[test]
+fn certificates_admit_whom_the_authority_has_signed() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates");
+    let identity = |authority: &str, own: &str, name: &str| {
+        let file = |name: &str| directory.join(name).display().to_string();
+        format!("{},{},{name}", file(authority), file(own))
+    };
+    let (mut owner, mut user) = (Peer::local(), Peer::local());
+    let own = identity("authority.pem", "owner", "owner.example");
+    let address = owner.ask(&format!("listen 127.0.0.1:0 {own} tls lo 5000"));
+    let mut connect =
+        |identity: &str| user.try_ask(&format!("connect {address} {identity} tls lo 5000"));
+    // Signed by nobody that the owner trusts; one that trusts another authority; another name; a token.
+    for refused in [
+        identity("authority.pem", "other", "owner.example"),
+        identity("stranger.pem", "user", "owner.example"),
+        identity("authority.pem", "user", "another.example"),
+        TOKEN.to_owned(),
+    ] {
+        let error = connect(&refused).unwrap_err();
+        assert!(error.starts_with("no link to 127.0.0.1"), "{error}");
+    }
+    let error = owner.try_ask("accept 100").unwrap_err();
+    assert!(error.contains("timed out"), "{error}");
+    connect(&identity("authority.pem", "user", "owner.example")).unwrap();
+    owner.ask("accept 10000");
+    let handle = owner.ask("allocate 1000");
+    user.ask(&format!("open_memory {}", words(&handle)[0]));
+    user.ask("remote_write 0 3 0 1000");
+    assert_eq!(owner.ask("holds 0 3 0 1000"), "true");
+    // A file that is not there is named.
+    let error = user
+        .try_ask(&format!(
+            "connect {address} {} tls lo 5000",
+            identity("nothing.pem", "user", "owner.example")
+        ))
+        .unwrap_err();
+    assert!(error.contains("nothing.pem"), "{error}");
+}
+
+/// What two processes need for a device whose memory the host cannot access: a device that
+/// `CROSSHANDLE_LINK_DEVICE` names, or the simulated driver's.
+fn with_device(test: &str) -> Option<Vec<(&'static str, String)>> {
+    if let Ok(device) = std::env::var("CROSSHANDLE_LINK_DEVICE") {
+        return Some(vec![("CROSSHANDLE_LINK_DEVICE", device)]);
+    }
+    let loaders = std::env::var("ZE_LOADER_LIB_DIRS").unwrap_or_default();
+    let Some(loader) = loaders
+        .split(':')
+        .next_back()
+        .filter(|path| !path.is_empty())
+    else {
+        eprintln!("SKIPPED {test}: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
+        return None;
+    };
+    let driver = std::env::current_exe().unwrap();
+    let driver = driver.with_file_name("libze_sim.so");
+    assert!(driver.is_file(), "there is no {}", driver.display());
+    Some(vec![
+        ("CROSSHANDLE_LINK_DEVICE", "level_zero:0".into()),
+        ("LD_LIBRARY_PATH", loader.to_owned()),
+        ("ZE_ENABLE_ALT_DRIVERS", driver.display().to_string()),
+    ])
+}
+
+/// Memory of devices moves through memory of the host on both sides.
+fn memory_of_devices_crosses(data: &str) {
+    let test = "memory_of_devices_crosses";
+    let Some(variables) = with_device(test) else {
+        return;
+    };
+    let (mut owner, mut user) = (Peer::with(&variables), Peer::with(&variables));
+    let options = format!("{TOKEN} {data} lo 10000");
+    let address = owner.ask(&format!("listen 127.0.0.1:0 {options}"));
+    user.ask(&format!("connect {address} {options}"));
+    owner.ask("accept 10000");
+    // More than the staging buffer has room for, and no multiple of its parts.
+    let len = 30_000_001;
+    let handles = owner.ask(&format!("allocate {len}"));
+    let handles = words(&handles);
+    let event = owner.ask("create_event");
+    assert_eq!(
+        user.ask(&format!("open_memory {}", handles[0])),
+        format!("{len} ReadWrite staged")
+    );
+    assert_eq!(
+        user.ask(&format!("open_memory {}", handles[1])),
+        format!("{len} ReadOnly staged")
+    );
+    user.ask(&format!("open_event {event}"));
+    owner.ask("fill 0 3");
+    assert_eq!(user.ask(&format!("remote_holds 1 3 0 {len}")), "true");
+    user.ask("remote_write 0 5 0 29000000");
+    assert_eq!(owner.ask("holds 0 5 0 29000000"), "true");
+    owner.ask("fill 0 6");
+    assert_eq!(user.ask("remote_read_many 1 6 100 64"), "true");
+    // From device memory to device memory by commands of a queue, and back.
+    assert_eq!(user.ask("queue_copies 0 0 77"), "true");
+    assert_eq!(owner.ask(&format!("holds 0 77 0 {len}")), "true");
+    owner.ask("wait 0 1 10000");
+    // A write and its signal.
+    assert_eq!(user.ask("remote_write_and_signal 0 9 0 1000"), "2");
+    owner.ask("wait 0 2 10000");
+    assert_eq!(owner.ask("holds 0 9 0 1000"), "true");
+    let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
+    assert!(error.contains("reading only"), "{error}");
+    println!(
+        "{data}: {} MB/s there and back, by commands of a queue",
+        user.ask("copy_rate 0 10")
+    );
+    owner.ask("close");
+    let error = user.try_ask("remote_write 0 5 0 10").unwrap_err();
+    assert!(error.contains("has ended"), "{error}");
+}
+
+#[test]
+fn memory_of_devices_crosses_over_tls() {
+    memory_of_devices_crosses("tls");
+}
+
+#[test]
+fn memory_of_devices_crosses_over_ucx() {
+    if has_ucx("memory_of_devices_crosses_over_ucx") {
+        memory_of_devices_crosses("ucx");
+    }
 }

@@ -75,7 +75,7 @@ class Context:
         """Opens what a handle is for: memory, physical memory or an event; `writable=False`: memory for reading only."""
     def queue(self, stream: Any = None, *, in_order: bool = True) -> Queue:
         """Makes a queue, which runs commands in order, or as they become ready; or of a stream."""
-    def _adopt_stream(self, number: int) -> Queue:
+    def _adopt_stream(self, number: int, stream: Any) -> Queue:
         """Adopts a stream of the driver by its number. Whoever calls it keeps the stream."""
     def physical_memory(self, nbytes: int) -> PhysicalMemory:
         """Creates physical memory, a multiple of the device's granularity."""
@@ -372,8 +372,8 @@ class Queue:
         self, destination: Memory, pattern: bytes, *, after: Sequence[Event] = (), signal: Event | None = None
     ) -> None:
         """Submits a fill of memory with a pattern, over and over."""
-    def signal(self, event: Event) -> None:
-        """Has the event signalled when all earlier commands are done."""
+    def signal(self, event: Event) -> int:
+        """Has the event signalled when all earlier commands are done. Returns the signal's number."""
     def wait(self, event: Event, value: int | None = None) -> None:
         """Has all later commands wait for signal `value` (default: the latest) of the event."""
     @property
@@ -423,7 +423,7 @@ class Block:
     def address(self) -> int:
         """The address of the first byte."""
 
-def serve_allocations(context: Context, number: int, reserve: int) -> None:
+def serve_allocations(context: Context, number: int, reserve: int) -> int | None:
     """Lets a context allocate for libraries on CUDA's device `number`; `reserve` bytes are taken now."""
 
 def stop_freeing() -> None:
@@ -432,7 +432,7 @@ def stop_freeing() -> None:
 def keep_for_ever(object: object) -> None:
     """Keeps an object as long as the process."""
 
-def drop_unused_arenas(number: int) -> int:
+def abandon_arena(number: int, arena: int) -> None:
     """Gives the arenas of a device back that nothing is allocated in. Returns how many are left."""
 
 def pack(

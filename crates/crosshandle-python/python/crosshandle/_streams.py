@@ -16,10 +16,12 @@ from ._sharing import default_context
 _MOST = 64
 
 _lock = threading.Lock()
-# By device and number: the queue, and the stream's object, which must not end before the queue does.
-_adopted: OrderedDict[tuple[str, int], tuple[Queue, Any]] = OrderedDict()
-# Queues of this module's own, one for each device, whose stream waits for events.
-_own: dict[str, Queue] = {}
+# By device and number. A queue keeps its stream's object.
+_adopted: OrderedDict[tuple[str, int], Queue] = OrderedDict()
+# Queues of this module's own by device, whose streams wait for events: a wait is behind no other event's.
+_own: dict[str, list[Queue]] = {}
+# How many of them a device has. With more waits than that at a time, some are behind others.
+_MOST_OWN = 32
 
 
 @atexit.register
@@ -28,9 +30,7 @@ def _let_go() -> None:
     with _lock:
         queues = [_adopted.pop(key) for key in list(_adopted)]
         own = [_own.pop(device) for device in list(_own)]
-    streams = [stream for _, stream in queues]
     del queues, own
-    del streams
 
 
 def number_of(stream: Any) -> int:
@@ -82,7 +82,7 @@ def queue(stream: Any, context: Context | None = None) -> Queue:
     number = number_of(stream)
     if context is not None:
         # Not one of those that are kept: the caller keeps it.
-        return context._adopt_stream(number)
+        return context._adopt_stream(number, stream)
     named = _device_of(stream)
     return _queue_on(number, stream, [named] if named is not None else _devices())
 
@@ -93,32 +93,29 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
             known = _adopted.get((device, number))
             if known is not None:
                 _adopted.move_to_end((device, number))
-                return known[0]
+                return known
     refused: Error | None = None
     for device in devices:
         try:
-            adopted = default_context(device)._adopt_stream(number)
+            adopted = default_context(device)._adopt_stream(number, stream)
         except InvalidArgument as error:
             # Perhaps another device's.
             refused = error
             continue
         with _lock:
-            _adopted[device, number] = (adopted, stream)
-            idle = [key for key, (queue, _) in _adopted.items() if queue.idle] if len(_adopted) > _MOST else []
-            # Dropped without the lock, each queue before its stream.
+            _adopted[device, number] = adopted
+            idle = [key for key, queue in _adopted.items() if queue.idle] if len(_adopted) > _MOST else []
+            # Dropped without the lock.
             dropped = [_adopted.pop(key) for key in idle[: len(_adopted) - _MOST]]
-        while dropped:
-            ended, kept = dropped.pop()
-            del ended
-            del kept
+        del dropped
         return adopted
     assert refused is not None
     raise refused
 
 
-def signal(event: Event, stream: Any) -> None:
-    """Has a stream signal an event."""
-    queue(stream).signal(event)
+def signal(event: Event, stream: Any) -> int:
+    """Has a stream signal an event. Returns the signal's number."""
+    return queue(stream).signal(event)
 
 
 def wait(event: Event, stream: Any, value: int | None = None, device: str | None = None) -> None:
@@ -132,12 +129,20 @@ def wait(event: Event, stream: Any, value: int | None = None, device: str | None
 def waiting(event: Event, value: int, device: str) -> int:
     """The number of a stream of `device` that waits for a signal; whoever waits for the stream waits for the signal."""
     with _lock:
-        own = _own.get(device)
-    if own is None:
-        made = default_context(device).queue()
+        # Two threads that find the same one idle are behind each other, at worst.
+        own = _own.setdefault(device, [])
+        chosen = next((queue for queue in own if queue.idle), None)
+        if chosen is None and len(own) >= _MOST_OWN:
+            # The one that was used the longest ago.
+            chosen = own[0]
+        if chosen is not None:
+            own.remove(chosen)
+            own.append(chosen)
+    if chosen is None:
+        chosen = default_context(device).queue()
         with _lock:
-            own = _own.setdefault(device, made)
-    own.wait(event, value)
-    number = own.native
+            own.append(chosen)
+    chosen.wait(event, value)
+    number = chosen.native
     assert number is not None
     return number

@@ -57,16 +57,18 @@ class MemPool(torch.cuda.MemPool):
 
     `reserve` bytes are taken now, as one block that importers map once: a tree of tensors in it is opened in the time
     of one. What does not fit is allocated piece by piece. The block is given back when the pool is gone and nothing in it
-    is in use.
+    is in use. Other pools of the device may use what is left of it, since torch does not say for which pool it
+    allocates.
     """
 
     def __init__(self, reserve: int = 0, *, device: int | None = None):
         number = torch.cuda.current_device() if device is None else device
         super().__init__(allocator(number).allocator())
         if reserve:
-            _rust.serve_allocations(default_context(f"cuda:{number}"), number, reserve)
+            arena = _rust.serve_allocations(default_context(f"cuda:{number}"), number, reserve)
+            assert arena is not None
             # torch gives the pool's memory back when the pool ends, some time after this object does.
-            weakref.finalize(self, _rust.drop_unused_arenas, number)
+            weakref.finalize(self, _rust.abandon_arena, number, arena)
 
 
 # What was sent and not opened yet: the bundle and its event, which the receiver signals when it has opened the tensor.

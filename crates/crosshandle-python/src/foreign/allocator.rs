@@ -22,7 +22,20 @@ struct PerDevice {
     /// Allocations with memory of their own, by address.
     single: HashMap<usize, Arc<SharedMemory>>,
     arenas: Vec<Arena>,
+    next_arena: u64,
 }
+
+/// Memory whose freeing waits for the device's work, of which nobody could say when it was freed whether it is
+/// done: the driver refuses to wait while a stream is captured.
+enum Late {
+    /// A part of an arena: the device's number, and the address.
+    Part(c_int, usize),
+    /// Memory of its own.
+    Whole { _memory: Arc<SharedMemory> },
+}
+
+/// What is freed once work of its context was waited for.
+static LATE: Mutex<Vec<(crosshandle::Context, Late)>> = Mutex::new(Vec::new());
 
 /// Set when the interpreter ends: the driver and the libraries above it end in whatever order, so nothing is
 /// freed any more. The process's memory goes with it.
@@ -45,6 +58,9 @@ const ALIGN: usize = 512;
 
 /// One block of memory that allocations are cut from: importers map all of it once.
 struct Arena {
+    number: u64,
+    /// Whether its pool has ended: nothing more is cut from it, and it is given back with its last part.
+    is_abandoned: bool,
     memory: Arc<SharedMemory>,
     /// The free parts, by offset.
     free: BTreeMap<usize, usize>,
@@ -53,9 +69,11 @@ struct Arena {
 }
 
 impl Arena {
-    fn new(memory: Arc<SharedMemory>) -> Self {
+    fn new(number: u64, memory: Arc<SharedMemory>) -> Self {
         let len = memory.memory.len();
         Self {
+            number,
+            is_abandoned: false,
             memory,
             free: BTreeMap::from([(0, len)]),
             used: HashMap::new(),
@@ -64,6 +82,9 @@ impl Arena {
 
     /// Takes the first part that is long enough. Returns its address.
     fn take(&mut self, len: usize) -> Option<usize> {
+        if self.is_abandoned {
+            return None;
+        }
         let len = len.max(1).checked_next_multiple_of(ALIGN)?;
         let (offset, has) = self.free.iter().find(|(_, has)| **has >= len)?;
         let (offset, has) = (*offset, *has);
@@ -103,24 +124,22 @@ fn copied((offset, len): (&usize, &usize)) -> (usize, usize) {
 }
 
 /// Lets a context allocate for libraries on CUDA's device `number`. `reserve`, in bytes, is taken now, and
-/// allocations are cut from it as long as there is room; 0 takes none.
+/// allocations are cut from it as long as there is room; 0 takes none. Returns the number of what was taken, for
+/// `abandon_arena`.
 #[pyfunction]
 pub(crate) fn serve_allocations(
     py: Python<'_>,
     context: &Context,
     number: c_int,
     reserve: usize,
-) -> PyResult<()> {
+) -> PyResult<Option<u64>> {
     let context = &context.0;
-    let arena = match reserve {
+    let memory = match reserve {
         0 => None,
         bytes => {
             let memory = py.detach(|| context.allocate(bytes));
             let memory = memory.map_err(Failure::from)?;
-            Some(Arena::new(SharedMemory::for_allocator(
-                memory,
-                context.clone(),
-            )))
+            Some(SharedMemory::for_allocator(memory, context.clone()))
         }
     };
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,27 +147,52 @@ pub(crate) fn serve_allocations(
         context: context.clone(),
         single: HashMap::new(),
         arenas: Vec::new(),
+        next_arena: 0,
     });
-    device.arenas.extend(arena);
-    Ok(())
+    Ok(memory.map(|memory| {
+        let number = device.next_arena;
+        device.next_arena += 1;
+        device.arenas.push(Arena::new(number, memory));
+        number
+    }))
 }
 
-/// Gives the arenas of a device back that nothing is allocated in. Returns how many are left.
+/// Cuts nothing more from an arena, and gives it back once nothing in it is in use.
 #[pyfunction]
-pub(crate) fn drop_unused_arenas(number: c_int) -> usize {
-    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(device) = devices.get_mut(&number) else {
-        return 0;
+pub(crate) fn abandon_arena(py: Python<'_>, number: c_int, arena: u64) {
+    let unused = {
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(device) = devices.get_mut(&number) else {
+            return;
+        };
+        let of_pool = device.arenas.iter_mut().find(|one| one.number == arena);
+        if let Some(abandoned) = of_pool {
+            abandoned.is_abandoned = true;
+        }
+        device.take_unused()
     };
-    let all = std::mem::take(&mut device.arenas);
-    let (used, unused) = all.into_iter().partition(|arena| !arena.used.is_empty());
-    device.arenas = used;
-    let left = device.arenas.len();
-    drop(devices);
+    if ENDS.load(Ordering::Relaxed) {
+        std::mem::forget(unused);
+        return;
+    }
     // Without the lock: freeing may take the driver a while.
-    let unused: Vec<Arena> = unused;
-    drop(unused);
-    left
+    py.detach(|| drop(unused));
+}
+
+impl PerDevice {
+    /// Takes out the arenas whose pools have ended, and that nothing is in. The caller drops them without the
+    /// lock.
+    fn take_unused(&mut self) -> Vec<Arena> {
+        let is_unused = |arena: &mut Arena| arena.is_abandoned && arena.used.is_empty();
+        self.arenas.extract_if(.., is_unused).collect()
+    }
+
+    /// Gives a part of an arena back; `None` if no arena has it.
+    fn give(&mut self, address: usize) -> Option<Vec<Arena>> {
+        let mut arenas = self.arenas.iter_mut();
+        let is_given = arenas.any(|arena| arena.give(address));
+        is_given.then(|| self.take_unused())
+    }
 }
 
 /// Allocates memory of CUDA's device `device`; null if there is too little, or nobody serves that device.
@@ -194,32 +238,57 @@ pub(crate) extern "C" fn crosshandle_free(
     }
     let free = || {
         let address = memory.addr();
-        let context = {
-            let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-            devices.get(&device)?.context.clone()
+        let (context, late) = {
+            let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+            let per_device = devices.get_mut(&device)?;
+            let late = match per_device.single.remove(&address) {
+                Some(memory) => Late::Whole { _memory: memory },
+                None => Late::Part(device, address),
+            };
+            (per_device.context.clone(), late)
         };
-        finish_uses(&context);
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-        let per_device = devices.get_mut(&device)?;
-        if per_device
-            .arenas
-            .iter_mut()
-            .any(|arena| arena.give(address))
-        {
-            return None;
-        }
-        // Dropped without the lock.
-        per_device.single.remove(&address)
+        finish_uses(&context, late);
+        Some(())
     };
-    let freed = catch_unwind(AssertUnwindSafe(free)).ok().flatten();
-    // A panic of the driver's backend is of no interest to who frees.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(freed)));
+    // No panic may reach the caller, and one of the driver's backend is of no interest to who frees.
+    let _ = catch_unwind(AssertUnwindSafe(free));
 }
 
-/// Waits for work that may still use memory that is freed, as the driver's own functions do. The driver
-/// refuses while a stream is captured, when nothing can be freed anyway.
-fn finish_uses(context: &crosshandle::Context) {
-    let _ = context.synchronize();
+/// Frees memory once work that may still use it is done, for which this waits, as the driver's own functions do.
+/// If the driver refuses to wait, as it does while a stream is captured, the memory stays until this is called again.
+fn finish_uses(context: &crosshandle::Context, late: Late) {
+    let late_of = |all: &mut Vec<(crosshandle::Context, Late)>| {
+        let is_of_it = |(of, _): &mut (crosshandle::Context, Late)| of.is_same(context);
+        Vec::from_iter(all.extract_if(.., is_of_it).map(|(_, late)| late))
+    };
+    {
+        // Before the wait, so that it is for all work that may use what is taken out after it.
+        let mut all = LATE.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((context.clone(), late));
+    }
+    let mut ready = {
+        let mut all = LATE.lock().unwrap_or_else(PoisonError::into_inner);
+        late_of(&mut all)
+    };
+    match context.synchronize() {
+        // Where there is no driver, nothing works beside the program's threads.
+        Ok(()) | Err(crosshandle::Error::Unsupported(_)) => {}
+        Err(_) => {
+            let mut all = LATE.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extend(ready.drain(..).map(|late| (context.clone(), late)));
+        }
+    }
+    for late in ready {
+        let Late::Part(device, address) = late else {
+            continue;
+        };
+        let unused = {
+            let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+            devices.get_mut(&device).and_then(|of| of.give(address))
+        };
+        // Dropped without the lock.
+        drop(unused);
+    }
 }
 
 /// Memory for an allocator that is written in Python, freed on drop.
@@ -232,8 +301,12 @@ impl Drop for Block {
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
+        let late = Late::Whole {
+            _memory: Arc::clone(&self.0),
+        };
+        let context = &self.0.context;
         // Another thread of the program may have to run for the work to end.
-        Python::try_attach(|py| py.detach(|| finish_uses(&self.0.context)));
+        Python::try_attach(|py| py.detach(|| finish_uses(context, late)));
     }
 }
 

@@ -139,6 +139,17 @@ impl Queue {
         result
     }
 
+    /// Signals as [`signal`](Self::signal) does, and returns the signal's number, whoever else signals the event
+    /// at the same time.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn signal_numbered(&self, event: &Event) -> Result<u64> {
+        let number = event.core().number_issued_by(|| self.signal(event))?;
+        // Every backend takes the number in the call.
+        Ok(number.unwrap_or_else(|| event.submitted()))
+    }
+
     /// Makes all commands submitted later wait for the latest signal of an event.
     ///
     /// # Errors
@@ -208,5 +219,36 @@ impl fmt::Debug for Queue {
             .field("order", &self.order)
             .field("is_idle", &self.is_idle())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Context, Device};
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+    use std::thread;
+
+    #[test]
+    fn each_signal_of_a_queue_has_its_own_number() {
+        const THREADS: u64 = 4;
+        const SIGNALS: u64 = 1000;
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        let event = context.create_event().unwrap();
+        let all = Mutex::new(BTreeSet::new());
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    let queue = context.create_queue().unwrap();
+                    let numbers: Vec<_> = (0..SIGNALS)
+                        .map(|_| queue.signal_numbered(&event).unwrap())
+                        .collect();
+                    assert!(numbers.is_sorted());
+                    all.lock().unwrap().extend(numbers);
+                    queue.finish().unwrap();
+                });
+            }
+        });
+        assert_eq!(all.into_inner().unwrap(), (1..=THREADS * SIGNALS).collect());
     }
 }

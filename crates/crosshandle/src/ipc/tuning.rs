@@ -2,6 +2,25 @@
 
 use std::time::Duration;
 
+/// The part of the descriptors that a process may have which are under way to importers with answers
+/// that bring many: one in this many. Halved: an exporter that many ask for pieces leaves the user's other
+/// processes none. Doubled: importers of pieces ask again sooner, when several do at a time.
+pub(super) const MAX_UNDER_WAY_PART: usize = 2;
+
+/// The part of the descriptors that a process may have which its openings of memory of pieces take at a time:
+/// one in this many. Halved: all of them, and other calls have none meanwhile. Doubled: several openings at a time
+/// ask for fewer pieces each.
+pub(super) const MAX_TAKEN_PART: usize = 4;
+
+/// Time after which an importer asks again for pieces for which the exporter had no room. Halved: twice the
+/// questions. Doubled: that much later.
+pub(super) const PIECES_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The longest time that an importer waits until an answer is dropped for which it has no descriptors, before
+/// it gives its connection up. Halved: fewer such connections live through a stop of the process. Doubled: an
+/// opening in a process that cannot start a thread fails that much later.
+pub(super) const DISCARD_WAIT: Duration = Duration::from_secs(10);
+
 /// Bytes of the first part of an arena's slots that is pinned for a device, and the least that is
 /// pinned at a time. Halved: contexts of a few hundred events pin twice. Doubled: the first event of
 /// a context that a device needs takes longer, since pages that were never touched are made first.

@@ -3,9 +3,10 @@
 
 mod figures;
 
-use crosshandle::{Context, Device, Event, Memory, Queue};
+use crosshandle::holder::Holder;
+use crosshandle::{AllocationOptions, Command, Context, Device, Event, Memory, MemoryKind, Queue};
 use crosshandle_link::{
-    Data, Identity, Link, LinkOptions, Listener, RemoteEvent, RemoteMemory, Token,
+    Certificates, Data, Identity, Link, LinkOptions, Listener, RemoteEvent, RemoteMemory, Token,
 };
 use std::error::Error;
 use std::io::{BufRead, Write};
@@ -26,7 +27,8 @@ struct Peer {
 }
 
 fn main() -> Result<()> {
-    let context = Context::new(&Device::find("host")?)?;
+    let device = std::env::var("CROSSHANDLE_LINK_DEVICE").unwrap_or_else(|_| "host".into());
+    let context = Context::new(&Device::find(&device)?)?;
     let mut peer = Peer {
         queue: context.create_queue()?,
         context,
@@ -62,8 +64,18 @@ fn options(words: &[&str]) -> Result<LinkOptions> {
     let [token, data, interface, keep_alive_ms] = words else {
         return Err("token, data, interface and keep-alive are needed".into());
     };
-    let token: Token = token.parse()?;
-    let options = LinkOptions::new(Identity::Token(token))
+    // Certificates are named by their files and the name of the listening side.
+    let identity = match token.split(',').collect::<Vec<_>>()[..] {
+        [authority, own, peer_name] => Identity::Certificates(Certificates {
+            authority: authority.into(),
+            certificate: format!("{own}.pem").into(),
+            key: format!("{own}.key.pem").into(),
+            peer_name: peer_name.to_owned(),
+        }),
+        _ => Identity::Token(token.parse::<Token>()?),
+    };
+    let options = LinkOptions::new(identity)
+        .names(Holder::new())
         .keep_alive(Duration::from_millis(keep_alive_ms.parse()?));
     Ok(match *data {
         "ucx" => options.interface(*interface).transports("tcp,self"),
@@ -72,6 +84,39 @@ fn options(words: &[&str]) -> Result<LinkOptions> {
 }
 
 impl Peer {
+    /// Sets the bytes of memory, which the host may not be able to access.
+    fn set(&self, memory: &Memory, bytes: &[u8]) -> Result<()> {
+        if memory.bytes().is_ok() {
+            return Ok(memory.write(0, bytes)?);
+        }
+        let copy = self.host_memory(bytes.len())?;
+        copy.write(0, bytes)?;
+        // The peer's own may wait for an event.
+        let queue = self.context.create_queue()?;
+        queue.submit(Command::copy(copy.all(), memory.all())?)?;
+        Ok(queue.finish()?)
+    }
+
+    /// Returns the bytes of memory, which the host may not be able to access.
+    fn get(&self, memory: &Memory) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; memory.len()];
+        if memory.bytes().is_ok() {
+            memory.read(0, &mut bytes)?;
+            return Ok(bytes);
+        }
+        let copy = self.host_memory(bytes.len())?;
+        let queue = self.context.create_queue()?;
+        queue.submit(Command::copy(memory.all(), copy.all())?)?;
+        queue.finish()?;
+        copy.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn host_memory(&self, len: usize) -> Result<Memory> {
+        let options = AllocationOptions::new(len).kind(MemoryKind::Host);
+        Ok(self.context.allocate_with(options)?)
+    }
+
     fn answer(&mut self, words: &[&str]) -> Result<String> {
         let number = |index: usize| -> Result<usize> {
             Ok(words.get(index).ok_or("a number is missing")?.parse()?)
@@ -95,15 +140,15 @@ impl Peer {
             }
             ["fill", ..] => {
                 let memory = &self.memories[number(1)?];
-                memory.write(0, &pattern(number(2)? as u64, memory.len()))?;
+                self.set(memory, &pattern(number(2)? as u64, memory.len()))?;
                 String::new()
             }
             ["holds", ..] => {
                 let (memory, seed) = (&self.memories[number(1)?], number(2)?);
                 let (offset, len) = (number(3)?, number(4)?);
-                let mut bytes = vec![0; len];
-                memory.read(offset, &mut bytes)?;
-                (bytes == pattern(seed as u64, len)).to_string()
+                let bytes = self.get(memory)?;
+                let part = bytes.get(offset..offset + len).ok_or("not inside")?;
+                (part == pattern(seed as u64, len)).to_string()
             }
             ["signal", ..] => self.events[number(1)?].signal()?.to_string(),
             ["fail", ..] => {
@@ -173,7 +218,8 @@ impl Peer {
                 self.remote_memories
                     .push(link.open_memory(&handle.parse()?)?);
                 let memory = &self.remote_memories[self.remote_memories.len() - 1];
-                format!("{} {:?}", memory.len(), memory.access())
+                let staged = if memory.is_staged() { " staged" } else { "" };
+                format!("{} {:?}{staged}", memory.len(), memory.access())
             }
             ["open_event", handle] => {
                 let link = self.links.last().ok_or("no link")?;
@@ -237,15 +283,13 @@ impl Peer {
                 self.queue.submit(event.signal_command())?;
                 self.queue.submit(remote.copy_to(to.all())?.signal(&done))?;
                 // The command waits, so what is written now is what it copies.
-                from.write(0, &bytes)?;
+                self.set(&from, &bytes)?;
                 if done.try_wait()? {
                     return Err("it did not wait".into());
                 }
                 start.signal()?;
                 done.wait_timeout(Duration::from_secs(20))?;
-                let mut copied = vec![0; bytes.len()];
-                to.read(0, &mut copied)?;
-                (copied == bytes).to_string()
+                (self.get(&to)? == bytes).to_string()
             }
             ["remote_write_zeros", ..] => {
                 self.remote_memories[number(1)?].write(0, &vec![0; number(2)?])?;
@@ -272,6 +316,30 @@ impl Peer {
                 .mirror()
                 .handle()?
                 .to_string(),
+            // Megabytes a second of copies by a queue, there and back.
+            ["copy_rate", ..] => {
+                let (remote, rounds) = (&self.remote_memories[number(1)?], number(2)?);
+                let local = self.context.allocate(remote.len())?;
+                let mut rates = Vec::new();
+                for is_read in [false, true] {
+                    let start = Instant::now();
+                    for _ in 0..rounds {
+                        self.queue.submit(match is_read {
+                            false => remote.copy_from(local.all())?,
+                            true => remote.copy_to(local.all())?,
+                        })?;
+                    }
+                    self.queue.finish()?;
+                    let bytes = (rounds * remote.len()) as f64;
+                    rates.push(bytes / start.elapsed().as_secs_f64() / 1e6);
+                }
+                format!("{:.0} {:.0}", rates[0], rates[1])
+            }
+            ["open_name", name] => {
+                let name = self.links.last().ok_or("no link")?.open_name(name)?;
+                let roles: Vec<_> = name.parts.iter().map(|part| &*part.role).collect();
+                format!("{} {}", name.version, roles.join(" "))
+            }
             ["bare", rest @ ..] => figures::bare(&mut self.bare, rest)?,
             ["figure", what, count, len] => {
                 let ours = figures::Ours {

@@ -83,6 +83,11 @@ impl Drop for DriverJobsBarrier {
 }
 
 impl Context {
+    /// Returns whether this is a clone of another context, or the other way round.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Makes a context on `device` with the usual options.
     ///
     /// # Errors

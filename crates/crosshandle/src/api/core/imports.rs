@@ -9,6 +9,7 @@ use crate::ipc::broker::Route;
 use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, First, Origin};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
+use crate::threads::driver_jobs;
 use crate::types::Access;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -236,18 +237,22 @@ impl Imports {
                 Some(segment) => segment,
                 None => pieced.insert(PiecedSegment::reserve(backend, pieces.len, key.access)?),
             };
-            pieces.batch.imports().try_for_each(|(import, part)| {
-                // Each takes a driver some time, and the exporter says how many there are.
-                if deadline.is_over() {
-                    return Err(Error::TimedOut("mapping the pieces of memory"));
-                }
-                segment.add(backend, import, part)
-            })
+            let mut pieces = pieces.batch.imports();
+            pieces.try_for_each(|(import, part)| segment.add(backend, import, part))
         };
-        let (attachment, fetched) =
-            core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
-                attachment.fetch_segment(fields, key.access, deadline, &mut take)
-            })?;
+        let fetched = core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
+            attachment.fetch_segment(fields, key.access, deadline, &mut take)
+        });
+        let (attachment, fetched) = match fetched {
+            Ok(fetched) => fetched,
+            Err(error) => {
+                // Unmapped elsewhere: there may be thousands, and the deadline may be over.
+                if let Some(partial) = pieced {
+                    driver_jobs::drop_later(partial);
+                }
+                return Err(error);
+            }
+        };
         let memory = match (fetched, pieced) {
             (Some(fetched), _) => {
                 check_extent(fetched.len)?;

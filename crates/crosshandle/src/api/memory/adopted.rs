@@ -172,7 +172,10 @@ impl Drop for Adopted {
         let owner = self.owner.take().map(Arc::new);
         for export in self.exports.all() {
             let keep = owner.as_ref().map(|owner| Box::new(Arc::clone(owner)) as _);
-            exporter.retire(export.record, true, keep);
+            match keep {
+                Some(_) => exporter.retire_loaned(export.record, keep),
+                None => exporter.retire(export.record, true, None),
+            }
         }
         drop(owner);
         exporter.reclaim();

@@ -303,8 +303,8 @@ impl Memory {
     /// `owner` stands for what must not be used again meanwhile, such as an array of another library. It
     /// is dropped, perhaps on a background thread, after the result was dropped, its commands are done, and
     /// no process has the part open. This library looks for that when it next makes, frees or
-    /// shares something, or when an importer ends. Keep the context until then: once its last clone is gone, the owner
-    /// of host memory goes with the result, whoever has the part open.
+    /// shares something, or when an importer ends. The owner stays until then also if the context's last clone is dropped
+    /// before.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a part that is empty or not inside, and for memory that was itself

@@ -5,15 +5,21 @@ use super::deadline::Deadline;
 use super::protocol::{BadMessage, MAX_REPLY_MESSAGE, PieceTable, Refusal, Reply, Request, Serial};
 use super::sweep;
 use crate::error::{Error, Result};
-use crate::ipc::tuning::EXPORTER_LOOK_INTERVAL;
+use crate::ipc::tuning::{
+    DISCARD_WAIT, EXPORTER_LOOK_INTERVAL, MAX_TAKEN_PART, PIECES_RETRY_INTERVAL,
+};
 use crate::os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received};
 use crate::sync::{Condvar, Mutex};
-use crate::threads::disposer::{PeerDescriptor, PeerStream};
+use crate::threads::disposer::{PeerDescriptor, PeerStream, dispose};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Who answers for an exporter's objects.
@@ -66,6 +72,67 @@ pub(crate) struct Answer {
     pub(crate) granted: Granted<PeerDescriptor>,
 }
 
+/// What an importer asks in several questions, and does with the answers.
+pub(crate) trait Dialogue {
+    /// Returns the next question, for `most` descriptors at most.
+    fn question(&mut self, most: usize) -> Request;
+
+    /// Looks at the answer to the question that was returned last; returns whether there is another
+    /// question.
+    fn look(&mut self, answer: &Answer) -> Result<bool>;
+
+    /// Takes the answer that was looked at last.
+    fn take(&mut self, answer: Answer) -> Result<()>;
+
+    /// Returns whether there was an answer already.
+    fn has_begun(&self) -> bool;
+}
+
+/// Why there is no answer.
+enum AskError {
+    /// The exporter refuses.
+    Refused(Refusal),
+    /// This process had no room for the answer's descriptors. The answer was dropped.
+    NoDescriptors,
+    Error(Error),
+}
+
+impl From<Error> for AskError {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// Descriptors that openings of memory of pieces may have at a time, in this process.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A part of those, until drop.
+struct DescriptorShare {
+    /// The number that an answer may bring.
+    most: usize,
+}
+
+impl DescriptorShare {
+    /// Takes what there is, up to the descriptors of one answer in hand and one under way. Never waits:
+    /// an opening goes on with one piece at a time.
+    fn take() -> Self {
+        let limit = getrlimit(Resource::Nofile).current;
+        let limit = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let limit = limit / MAX_TAKEN_PART;
+        let most_of = |taken: usize| (limit.saturating_sub(taken) / 2).clamp(1, MAX_DESCRIPTORS);
+        let next = |taken: usize| Some(taken + 2 * most_of(taken));
+        let taken = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let most = most_of(taken.unwrap_or(0));
+        Self { most }
+    }
+}
+
+impl Drop for DescriptorShare {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(2 * self.most, Ordering::Relaxed);
+    }
+}
+
 /// The right to ask, until this is dropped.
 struct QuestionTurn<'a> {
     connection: &'a Connection,
@@ -86,8 +153,9 @@ impl Drop for QuestionTurn<'_> {
     fn drop(&mut self) {
         let mut questions = self.connection.questions.lock();
         questions.is_busy = false;
-        if questions.waiting > 0 {
-            self.connection.question_over.notify_one();
+        if !questions.waiting.is_empty() {
+            // One of them is next, and there are few.
+            self.connection.question_over.notify_all();
         }
     }
 }
@@ -98,8 +166,9 @@ struct Questions {
     serial: Serial,
     /// Whether a thread is asking.
     is_busy: bool,
-    /// The number of threads that wait to ask.
-    waiting: u32,
+    /// The threads that wait to ask, by their places in the order in which they came.
+    waiting: VecDeque<u64>,
+    next_place: u64,
     /// A question that was sent before its turn, and its number.
     ahead: Option<(Request, Serial)>,
 }
@@ -203,7 +272,7 @@ impl Connection {
         }
         let answer = self.receive(&mut turn, request, deadline.get());
         drop(turn);
-        let answer = answer?;
+        let answer = answer.map_err(|failure| self.explain_failure(failure))?;
         if answer.pieces.is_some() {
             return Err(Error::Protocol("it answers another question"));
         }
@@ -213,32 +282,69 @@ impl Connection {
         Ok((answer.reply, granted))
     }
 
-    /// Asks a question and the ones that follow from the answers. `next` looks at an answer, and returns the
-    /// next question if there is one: it is asked before `take` gets the answer, so that both sides work
-    /// at the same time. Other threads ask nothing until it is over.
-    pub(crate) fn converse(
-        &self,
-        first: Request,
-        deadline: &Deadline,
-        mut next: impl FnMut(&Answer) -> Result<Option<Request>>,
-        mut take: impl FnMut(Answer) -> Result<()>,
-    ) -> Result<()> {
+    /// Asks what a dialogue wants to know. The next question is asked before the dialogue takes an answer, so
+    /// that both sides work at the same time; unless other threads wait to ask, who have their turn then.
+    /// The time that the dialogue takes does not count.
+    pub(crate) fn converse(&self, dialogue: &mut impl Dialogue, deadline: &Deadline) -> Result<()> {
+        let share = DescriptorShare::take();
+        let mut most = share.most;
         let mut turn = self.await_turn(deadline)?;
-        self.send(first, &mut turn)?;
-        let mut asked = first;
+        let mut asked = dialogue.question(most);
+        self.send(asked, &mut turn)?;
         loop {
-            let answer = self.receive(&mut turn, asked, deadline.get())?;
-            let question = next(&answer)?;
-            if let Some(question) = question {
-                turn.renew();
-                self.send(question, &mut turn)?;
-                asked = question;
+            let failure = match self.receive(&mut turn, asked, deadline.get()) {
+                Ok(answer) => {
+                    let is_over = !dialogue.look(&answer)?;
+                    let in_between = match self.has_waiting() {
+                        true => {
+                            drop(turn);
+                            None
+                        }
+                        false if is_over => {
+                            drop(turn);
+                            None
+                        }
+                        false => {
+                            turn.renew();
+                            asked = dialogue.question(most);
+                            self.send(asked, &mut turn)?;
+                            Some(turn)
+                        }
+                    };
+                    // If it fails, the answer that is under way is told from later ones by its number.
+                    deadline.excluding(|| dialogue.take(answer))?;
+                    if is_over {
+                        return Ok(());
+                    }
+                    turn = match in_between {
+                        Some(turn) => turn,
+                        None => {
+                            let mut turn = self.await_turn(deadline)?;
+                            asked = dialogue.question(most);
+                            self.send(asked, &mut turn)?;
+                            turn
+                        }
+                    };
+                    continue;
+                }
+                Err(failure) => failure,
+            };
+            drop(turn);
+            match failure {
+                AskError::Refused(Refusal::Busy) => {}
+                AskError::Refused(Refusal::NoRoom) if dialogue.has_begun() => {}
+                AskError::NoDescriptors if most > 1 => most /= 2,
+                failure => return Err(self.explain_failure(failure)),
             }
-            // If it fails, the answer that is under way is told from later ones by its number.
-            take(answer)?;
-            if question.is_none() {
-                return Ok(());
+            if deadline.is_over() {
+                return Err(self.explain_failure(failure));
             }
+            if !matches!(failure, AskError::NoDescriptors) {
+                thread::sleep(PIECES_RETRY_INTERVAL);
+            }
+            turn = self.await_turn(deadline)?;
+            asked = dialogue.question(most);
+            self.send(asked, &mut turn)?;
         }
     }
 
@@ -285,21 +391,27 @@ impl Connection {
         self.stream.hang_up();
     }
 
-    /// Waits until no other thread asks, and returns the right to ask.
+    /// Waits until no other thread asks, and those that waited before have asked, and returns the right to ask.
     fn await_turn(&self, deadline: &Deadline) -> Result<QuestionTurn<'_>> {
         // A condition variable's clock has an end.
         let timeout = deadline.left().unwrap_or(Duration::MAX);
         let timeout = timeout.min(Duration::from_secs(1 << 32));
         let mut questions = self.questions.lock();
-        questions.waiting += 1;
-        let is_busy = |questions: &mut Questions| questions.is_busy;
-        let waited = self
-            .question_over
-            .wait_timeout_while(questions, timeout, is_busy);
+        let place = questions.next_place;
+        questions.next_place += 1;
+        questions.waiting.push_back(place);
+        let is_not_next = |questions: &mut Questions| {
+            questions.is_busy || questions.waiting.front() != Some(&place)
+        };
         let is_late;
-        (questions, is_late) = waited;
-        questions.waiting -= 1;
+        (questions, is_late) =
+            self.question_over
+                .wait_timeout_while(questions, timeout, is_not_next);
+        questions.waiting.retain(|other| *other != place);
         if is_late {
+            drop(questions);
+            // Whoever is next now may have been told before.
+            self.question_over.notify_all();
             return Err(Error::TimedOut(
                 "waiting for an earlier question to the exporter",
             ));
@@ -312,6 +424,11 @@ impl Connection {
             serial,
             early: None,
         })
+    }
+
+    /// Returns whether other threads wait to ask.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.questions.lock().waiting.is_empty()
     }
 
     fn gone(&self) -> Error {
@@ -351,7 +468,7 @@ impl Connection {
         turn: &mut QuestionTurn<'_>,
         request: Request,
         deadline: Option<Instant>,
-    ) -> Result<Answer> {
+    ) -> Result<Answer, AskError> {
         let (answer, has_dropped) = self.receive_any(turn, deadline)?;
         if has_dropped {
             turn.early = Some(request);
@@ -363,7 +480,7 @@ impl Connection {
                 self.transmit(request, turn.serial)?;
                 self.receive(turn, request, deadline)
             }
-            (Reply::Refused(refusal), _) => Err(self.explain(refusal)),
+            (Reply::Refused(refusal), _) => Err(AskError::Refused(refusal)),
             _ => Ok(answer),
         }
     }
@@ -374,7 +491,7 @@ impl Connection {
         &self,
         turn: &QuestionTurn<'_>,
         deadline: Option<Instant>,
-    ) -> Result<(Answer, bool)> {
+    ) -> Result<(Answer, bool), AskError> {
         let mut has_dropped = false;
         let mut was_reset = false;
         let mut buffer = [0; MAX_REPLY_MESSAGE];
@@ -387,18 +504,23 @@ impl Connection {
             let (len, granted) = match received {
                 Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::Unwanted) => {
-                    return Err(Error::Protocol("it came with too many descriptors"));
+                    return Err(Error::Protocol("it came with too many descriptors").into());
                 }
-                Ok(Received::HungUp) => return Err(self.gone()),
+                Ok(Received::HungUp) => return Err(self.gone().into()),
                 // For good, so no other connection would do.
-                Err(Errno::OWNERDEAD) => return Err(Error::ExporterGone { pid: self.pid }),
-                Err(Errno::TIMEDOUT) => return Err(late),
+                Err(Errno::OWNERDEAD) => return Err(Error::ExporterGone { pid: self.pid }.into()),
+                Err(Errno::TIMEDOUT) => return Err(late.into()),
                 // It has not read the question, but its last words are still there to be read.
                 Err(Errno::CONNRESET) if !was_reset => {
                     was_reset = true;
                     continue;
                 }
-                Err(errno) => return Err(self.lost(errno)),
+                // Left in the queue, it would be in the way of every other answer.
+                Err(Errno::MFILE) => {
+                    self.discard_next()?;
+                    return Err(AskError::NoDescriptors);
+                }
+                Err(errno) => return Err(self.lost(errno).into()),
             };
             match Reply::read(&buffer[..len]) {
                 Ok((reply, of, pieces))
@@ -416,12 +538,41 @@ impl Connection {
                 Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
                     has_dropped = true;
                 }
-                Ok(_) => return Err(late),
+                Ok(_) => return Err(late.into()),
                 Err(BadMessage::Version) => {
-                    return Err(Error::Protocol("it is of another version"));
+                    return Err(Error::Protocol("it is of another version").into());
                 }
-                Err(BadMessage::Malformed(what)) => return Err(Error::Protocol(what)),
+                Err(BadMessage::Malformed(what)) => return Err(Error::Protocol(what).into()),
             }
+        }
+    }
+
+    /// Drops the next message, whose descriptors this process has no room for, and waits until that is done.
+    fn discard_next(&self) -> Result<()> {
+        /// Takes the message when dropped: that closes descriptors that a peer chose, which may block.
+        struct Discard(Arc<PeerStream>, SyncSender<()>);
+        impl Drop for Discard {
+            fn drop(&mut self) {
+                let _ = socket::drop_message(&*self.0);
+                let _ = self.1.send(());
+            }
+        }
+        let (done, is_done) = sync_channel(1);
+        // Behind those of its descriptors that were received.
+        dispose(Discard(self.stream(), done));
+        if is_done.recv_timeout(DISCARD_WAIT).is_err() {
+            // Its queue belongs to the other thread now.
+            self.hang_up();
+            return Err(Error::TimedOut("closing what the exporter sent"));
+        }
+        Ok(())
+    }
+
+    fn explain_failure(&self, failure: AskError) -> Error {
+        match failure {
+            AskError::Error(error) => error,
+            AskError::Refused(refusal) => self.explain(refusal),
+            AskError::NoDescriptors => self.lost(Errno::MFILE),
         }
     }
 

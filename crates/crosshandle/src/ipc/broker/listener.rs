@@ -3,6 +3,7 @@
 use super::address::{self, PeerPolicy};
 use super::client::{self, Client, no_room};
 use super::directory::{DirectoryId, SocketDirectory};
+use super::published;
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
@@ -202,7 +203,7 @@ pub(crate) struct HeldListener {
 impl HeldListener {
     /// Begins to answer.
     pub(crate) fn serve(listener: OwnedFd) -> Result<Self> {
-        client::note_start();
+        published::note_start();
         let guard = socket::refuse_descriptors(&listener);
         let listener = Listener {
             spare: Mutex::new(spare().ok()),

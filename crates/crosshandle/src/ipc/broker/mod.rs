@@ -12,19 +12,22 @@ mod client;
 mod connection;
 mod deadline;
 mod directory;
+mod exports;
 mod held;
 mod listener;
 pub(crate) mod protocol;
+mod published;
 mod reports;
 mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
-pub(crate) use client::{
-    Attached, Client, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceBatch, PieceFile,
-    Supply, hold, local_exports, publish, release_held, withdraw,
-};
-pub(crate) use connection::{Answer, Connection, Route};
+pub(crate) use client::Client;
+pub(crate) use connection::{Answer, Connection, Dialogue, Route};
 pub(crate) use deadline::Deadline;
+pub(crate) use exports::{
+    Attached, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceBatch, PieceFile, Supply,
+};
 pub(crate) use held::{HolderDirectory, control_path};
 pub(crate) use listener::{Broker, HeldListener};
+pub(crate) use published::{hold, local_exports, publish, release_held, withdraw};
 pub(crate) use sweep::dead_sockets;

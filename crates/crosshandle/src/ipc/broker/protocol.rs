@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
 /// The version of the protocol. It changes whenever a message or the shared layout behind it does.
-pub(crate) const VERSION: u16 = 7;
+pub(crate) const VERSION: u16 = 8;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply, without the table of pieces that may follow it in the same message.
@@ -81,12 +81,12 @@ pub(crate) enum Request {
     /// Asks for the chunks of catalog and ledger that the object's record lies in.
     Chunk(Credential),
     /// Asks for memory. Answered with its descriptor; or, if the memory consists of pieces, with those of
-    /// some pieces from number `first` on.
+    /// some pieces.
     Memory {
         credential: Credential,
         access: Access,
-        /// 0 for memory that does not consist of pieces.
-        first: u32,
+        /// [`PieceSpan::ALL`] for memory that does not consist of pieces.
+        span: PieceSpan,
     },
     /// Asks for an event's arena. Answered with its descriptor, and that of the file in which the
     /// processes that signal events show that they live.
@@ -96,6 +96,20 @@ pub(crate) enum Request {
     /// Asks for a report of all contexts for people, from a process of the exporter's own user.
     /// Answered with a file of JSON.
     Describe,
+}
+
+/// The pieces that an importer asks for at a time, of memory that consists of pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PieceSpan {
+    /// The number of the first one.
+    pub(crate) first: u32,
+    /// The most that the importer has descriptors for; 0: as many as an answer holds.
+    pub(crate) most: u8,
+}
+
+impl PieceSpan {
+    /// All pieces, as many as an answer holds.
+    pub(crate) const ALL: Self = Self { first: 0, most: 0 };
 }
 
 /// The name of a program, cut to what fits.
@@ -260,6 +274,7 @@ struct RawRequest {
     key: [u8; 16],
     access: U32,
     serial: U32,
+    /// The importer's program; or the most pieces that are asked for, and zeros.
     program: [u8; 16],
 }
 
@@ -337,9 +352,10 @@ impl Request {
                 raw.context = context.into();
                 raw.program = program;
             }
-            Self::Memory { access, first, .. } => {
+            Self::Memory { access, span, .. } => {
                 raw.access = u32::from(access == Access::ReadWrite).into();
-                raw.context = first.into();
+                raw.context = span.first.into();
+                raw.program[0] = span.most;
             }
             _ => {}
         }
@@ -370,7 +386,10 @@ impl Request {
                     0 => Access::ReadOnly,
                     _ => Access::ReadWrite,
                 },
-                first: raw.context.get(),
+                span: PieceSpan {
+                    first: raw.context.get(),
+                    most: raw.program[0],
+                },
             },
             ARENA => Self::Arena(credential),
             MIRROR => Self::Mirror(credential),

@@ -345,8 +345,8 @@ impl Ledger {
     /// Returns whether the importer still lives, as its lock says; `false` if the file was not kept.
     pub(crate) fn is_owner_alive(&self) -> bool {
         let file = self.file.as_ref();
-        // Where the kernel cannot say, the memory is kept.
-        file.is_some_and(|file| lock::is_held(file.as_fd(), LOCK_AT).unwrap_or(true))
+        // Where the kernel cannot say, or nobody locks it, the memory is kept: a connection tells then.
+        file.is_none_or(|file| lock::is_held(file.as_fd(), LOCK_AT).unwrap_or(true))
     }
 }
 

@@ -13,7 +13,8 @@
 //! processes then take them for those of a process that has died. An event that is dropped with late
 //! signals gives its record back after the last of them.
 
-use super::{EventCore, Role, try_finish};
+use super::signal::try_finish;
+use super::{EventCore, Role};
 use crate::error::{Error, Result};
 use crate::event_protocol::{
     Completion, FailureReason, Interrupt, Liveness, Owner, RING, Target, Ticket, WaitError,

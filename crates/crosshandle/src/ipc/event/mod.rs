@@ -10,6 +10,8 @@ mod driver_event;
 pub(crate) mod late_completion;
 mod native_mirror;
 mod profile;
+mod signal;
+mod wait;
 
 pub(crate) use driver_event::{DriverEvent, DriverEvents, Import};
 pub(crate) use native_mirror::MirrorHold;
@@ -17,24 +19,19 @@ pub(crate) use profile::{Profile, Timestamps};
 
 use super::attachment::Attachment;
 use super::broker::Deadline;
-use super::chunks::{Ledger, Sleeper};
+use super::chunks::Ledger;
 use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
 use super::record::{Credential, Record};
 use super::records::AtomicKey;
-use crate::error::{Error, PeerDeath, Result};
-use crate::event_protocol::{
-    Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
-    Ticket, WINDOW, WaitError, WaitMode,
-};
+use crate::error::Result;
+use crate::event_protocol::{Liveness, Owner, Slot, WaitMode};
 use crate::handle::HandleKind;
 use crate::observe;
-use crate::os::{process, sleepers};
 use crate::sync::Mutex;
 use native_mirror::NativeMirror;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// An event that this process has, as its creator or by opening a handle. Parts that few events
 /// need are in boxes of their own, so that opening and closing touches no more than two cache
@@ -280,270 +277,6 @@ impl EventCore {
         self
     }
 
-    /// Signals from the host without blocking, and returns the signal's number. The signal
-    /// completes at once, or as soon as all earlier ones have finished.
-    #[inline]
-    pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
-        observe::signalled();
-        let latest = self.latest.load(Ordering::Relaxed);
-        match self.slot().try_signal_after(latest) {
-            Some(number) => {
-                self.latest.store(number, Ordering::Relaxed);
-                Ok(number)
-            }
-            None => self.signal_later(None),
-        }
-    }
-
-    /// Signals all numbers up to `value` from the host, as [`signal`](Self::signal) does.
-    pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
-        observe::signalled();
-        self.signal_later(Some(value))
-    }
-
-    #[cold]
-    fn signal_later(&self, value: Option<u64>) -> Result<u64> {
-        self.check_late_limit()?;
-        let signalled = match value {
-            Some(value) => self.slot().signal_up_to(self.owner(), value),
-            None => self.slot().signal(self.owner()),
-        };
-        match signalled.map_err(explain)? {
-            Signalled::Complete(number) => Ok(number),
-            Signalled::Submitted(tickets) => {
-                let number = tickets.last().map_or(0, |ticket| ticket.number);
-                for ticket in tickets {
-                    self.complete(ticket, Ok(()));
-                }
-                Ok(number)
-            }
-        }
-    }
-
-    /// Fails all numbers up to `value`, as a command that reports an error would.
-    pub(crate) fn fail_value(&self, value: u64, message: &str) -> Result<()> {
-        self.check_late_limit()?;
-        let tickets = self.slot().issue_up_to(self.owner(), value);
-        for ticket in tickets.map_err(explain)? {
-            self.complete(ticket, Err(message.into()));
-        }
-        Ok(())
-    }
-
-    /// Fails the numbers that were not submitted, as the death of whoever was to submit them would.
-    pub(crate) fn abandon(&self) -> Result<()> {
-        self.check_late_limit()?;
-        loop {
-            let latest = self.slot().issued();
-            // While earlier numbers are unfinished, the window starts at those.
-            let last = latest.max(self.slot().completed().saturating_add(WINDOW));
-            match self.slot().issue_up_to(self.owner(), last) {
-                // Another thread or process was faster.
-                Err(IssueError::NotAhead(_) | IssueError::TooFarAhead(_))
-                    if self.issued() != latest => {}
-                Err(error) => return Err(explain(error)),
-                Ok(tickets) => {
-                    for ticket in tickets {
-                        self.finish(ticket, Some(FailureReason::OwnerDied(None)));
-                    }
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Takes a number for a command that completes later.
-    #[inline]
-    pub(crate) fn issue(&self) -> Result<Ticket> {
-        observe::signalled();
-        self.check_late_limit()?;
-        self.slot().issue(self.owner()).map_err(explain)
-    }
-
-    /// Refuses further numbers while too many of this process's signals of the event are late.
-    #[inline]
-    fn check_late_limit(&self) -> Result<()> {
-        match self.has_late.load(Ordering::Relaxed) {
-            true => late_completion::check_limit(self),
-            false => Ok(()),
-        }
-    }
-
-    /// Completes a ticket with a result, or has it completed when its turn comes. Never blocks.
-    pub(crate) fn complete(&self, ticket: Ticket, result: Result<(), Arc<str>>) {
-        if let Err(message) = &result {
-            let mut failure = self.failure.lock();
-            *failure = Some(Box::new(Failure {
-                number: ticket.number,
-                message: Arc::clone(message),
-            }));
-        }
-        let failure = result.err().map(|_| FailureReason::CommandFailed);
-        self.finish(ticket, failure);
-    }
-
-    /// Finishes a ticket, or has it finished when its turn comes. Never blocks.
-    fn finish(&self, ticket: Ticket, failure: Option<FailureReason>) {
-        if try_finish(self.slot(), ticket, failure) == Completion::TooEarly {
-            late_completion::complete_later(self, ticket, failure);
-        } else {
-            self.finish_due_after(ticket.number);
-        }
-    }
-
-    /// Finishes this process's late signals whose turn has come because `number` has finished.
-    #[inline]
-    fn finish_due_after(&self, number: u64) {
-        if self.has_late.load(Ordering::Relaxed) {
-            late_completion::finish_due_after(self, number);
-        }
-    }
-
-    /// Fails the unfinished signals of dead processes.
-    fn fail_orphans(&self) {
-        self.slot().fail_orphans(self.liveness());
-    }
-
-    /// Returns the number to wait for now, unless all signals are complete.
-    #[inline]
-    pub(crate) fn unfinished(&self) -> Option<u64> {
-        self.slot().unfinished()
-    }
-
-    /// Returns the number of the latest signal, unless it has completed without an error.
-    #[inline]
-    pub(crate) fn latest_pending(&self) -> Option<u64> {
-        self.slot().latest_pending()
-    }
-
-    pub(crate) fn issued(&self) -> u64 {
-        self.slot().issued()
-    }
-
-    pub(crate) fn completed(&self) -> u64 {
-        self.slot().completed()
-    }
-
-    /// Returns the state of a signal. If the exporter is gone, first fails the signals that dead
-    /// processes left unfinished.
-    #[inline]
-    pub(crate) fn outcome(&self, number: u64) -> Outcome {
-        match self.slot().outcome(number) {
-            Outcome::Pending if self.is_orphaned() => self.outcome_among_orphans(number),
-            outcome => outcome,
-        }
-    }
-
-    #[cold]
-    fn outcome_among_orphans(&self, number: u64) -> Outcome {
-        // The exporter, which told of other importers' deaths, is gone.
-        self.fail_orphans();
-        self.slot().outcome(number)
-    }
-
-    /// Returns the result of a signal, if it has finished.
-    pub(crate) fn result(&self, number: u64) -> Option<Result<()>> {
-        match self.outcome(number) {
-            Outcome::Pending => None,
-            Outcome::Complete => Some(Ok(())),
-            Outcome::Failed(reason) => Some(Err(self.failure_of(number, reason))),
-        }
-    }
-
-    #[inline]
-    fn is_orphaned(&self) -> bool {
-        match &self.role {
-            Role::Creator(_) => false,
-            Role::Opener(attachment) => attachment.is_hung_up(),
-        }
-    }
-
-    /// Waits for a signal for at most `timeout`.
-    pub(crate) fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
-        // A peer on another CPU often answers sooner than the clock can be read.
-        match self.look(number) {
-            Some(result) => result,
-            None => self.wait_longer(number, Instant::now().checked_add(timeout)),
-        }
-    }
-
-    /// Waits for a signal, submitted or not.
-    pub(crate) fn wait(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
-        match self.look(number) {
-            Some(result) => result,
-            None => self.wait_longer(number, deadline),
-        }
-    }
-
-    /// Looks a few times whether a signal has finished, unless the wait saves power.
-    #[inline]
-    fn look(&self, number: u64) -> Option<Result<()>> {
-        if self.mode != WaitMode::Spin {
-            return None;
-        }
-        let result = self.target(number).look_if_worthwhile()?;
-        Some(result.map_err(|error| self.error_of(number, error)))
-    }
-
-    fn wait_longer(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
-        self.slot()
-            .wait(number, self.mode, deadline, self.liveness())
-            .map_err(|error| self.error_of(number, error))
-    }
-
-    pub(crate) fn mode(&self) -> WaitMode {
-        self.mode
-    }
-
-    /// Returns the event's part in a wait for several.
-    pub(crate) fn target(&self, number: u64) -> Target<'_> {
-        Target {
-            slot: self.slot(),
-            number,
-            liveness: self.liveness(),
-        }
-    }
-
-    pub(crate) fn error_of(&self, number: u64, error: WaitError) -> Error {
-        match error {
-            WaitError::TimedOut => Error::TimedOut("waiting for an event"),
-            WaitError::Failed(reason) => self.failure_of(number, reason),
-            WaitError::Abandoned => self.abandoned(number),
-        }
-    }
-
-    /// Returns the error for a number that never comes, since the event's creator has ended.
-    #[cold]
-    pub(crate) fn abandoned(&self, number: u64) -> Error {
-        self.death(number, Some(Owner::EXPORTER))
-    }
-
-    /// Returns the error for a number whose submitter has ended.
-    #[cold]
-    fn death(&self, number: u64, owner: Option<Owner>) -> Error {
-        let (catalog, hung_up_at) = match &self.role {
-            Role::Creator(exporter) => (&**exporter.catalog(), 0),
-            Role::Opener(attachment) => (attachment.catalog(), attachment.hung_up_at()),
-        };
-        let peer = owner.map(|owner| catalog.peer(owner)).unwrap_or_default();
-        let ended = match peer.ended {
-            0 if owner == Some(Owner::EXPORTER) => hung_up_at,
-            ended => ended,
-        };
-        let ended = UNIX_EPOCH.checked_add(Duration::from_nanos(ended));
-        let name = catalog.name(self.index);
-        Error::PeerDied(Box::new(PeerDeath {
-            pid: Some(peer.pid).filter(|pid| *pid != 0),
-            program: peer.program,
-            ended: ended.filter(|ended| *ended != UNIX_EPOCH),
-            event: match name.is_empty() {
-                true => self.index.to_string(),
-                false => format!("\"{name}\""),
-            },
-            number,
-        }))
-    }
-
     /// Gives the event a name, if this process created it.
     pub(crate) fn set_name(&self, name: &str) {
         if let Role::Creator(exporter) = &self.role {
@@ -558,58 +291,6 @@ impl EventCore {
             Role::Opener(attachment) => attachment.name_of(self.index),
         }
         .filter(|name| !name.is_empty())
-    }
-
-    fn failure_of(&self, number: u64, reason: FailureReason) -> Error {
-        if let FailureReason::OwnerDied(owner) = reason {
-            return self.death(number, owner);
-        }
-        let failure = self.failure.lock();
-        let failure = failure.as_ref().filter(|failure| failure.number == number);
-        Error::CommandFailed(failure.map_or_else(
-            || "the process that ran it knows why".into(),
-            |failure| Arc::clone(&failure.message),
-        ))
-    }
-}
-
-/// What the event's role knows; and sleeping threads are entered into this process's ledger.
-impl Liveness for EventCore {
-    fn is_dead(&self, owner: Owner) -> bool {
-        self.role.liveness().is_dead(owner)
-    }
-
-    fn is_abandoned(&self) -> bool {
-        self.role.liveness().is_abandoned()
-    }
-
-    fn is_known_abandoned(&self) -> bool {
-        self.role.liveness().is_known_abandoned()
-    }
-
-    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
-        self.role.liveness().watch(owner);
-    }
-
-    fn begin_sleep(&self, number: u64) -> Option<usize> {
-        if let Role::Creator(exporter) = &self.role {
-            // Nobody asks about an event that nobody else has. The ledger is made once.
-            if !self.is_exported() || exporter.own_ledger().is_err() {
-                return None;
-            }
-        }
-        self.role.ledger()?.enter(Sleeper {
-            record: self.index,
-            number,
-            thread: sleepers::thread()?,
-            since: process::monotonic_nanoseconds(),
-        })
-    }
-
-    fn end_sleep(&self, place: usize) {
-        if let Some(ledger) = self.role.ledger() {
-            ledger.leave(place);
-        }
     }
 }
 
@@ -662,34 +343,6 @@ fn retire(exporter: &Exporter, record: Record, exported: bool, isolated: Option<
     exporter.retire(record, exported, keep);
     if exported {
         exporter.reclaim();
-    }
-}
-
-/// Completes or fails a signal, unless it is too early.
-fn try_finish(slot: &Slot, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
-    match failure {
-        None => slot.complete(ticket),
-        Some(reason) => slot.fail(ticket, reason),
-    }
-}
-
-#[cold]
-fn explain(error: IssueError) -> Error {
-    match error {
-        IssueError::TooManyOwners => Error::LimitReached {
-            what: "too many processes have unfinished signals on this event in turns".into(),
-            remedy: "wait for some of them before signalling".into(),
-        },
-        IssueError::Exhausted => Error::LimitReached {
-            what: "the event has counted to its end".into(),
-            remedy: "create a new one".into(),
-        },
-        IssueError::NotAhead(latest) => Error::invalid(format!(
-            "the event's value only grows: it is {latest} already"
-        )),
-        IssueError::TooFarAhead(most) => Error::invalid(format!(
-            "the event's value can be raised to {most} at most in one step"
-        )),
     }
 }
 

@@ -238,6 +238,8 @@ pub(super) struct Retired {
     pub(super) segment: Option<u32>,
     /// What must not be used again until it is closed.
     pub(super) keep: KeepAlive,
+    /// Whether that is also so after the end of the context.
+    pub(super) is_loaned: bool,
     /// What it was, if it was memory.
     pub(super) memory: Option<(Particulars, Access)>,
 }

@@ -8,7 +8,7 @@
 
 use super::Shared;
 use crate::error::{Error, Result};
-use crate::ipc::broker::protocol::{BackendBlob, MAX_PIECES, PiecePart};
+use crate::ipc::broker::protocol::{BackendBlob, MAX_PIECES, PiecePart, PieceSpan};
 use crate::ipc::broker::{PieceBatch, PieceFile};
 use crate::os::descriptor;
 use crate::os::socket::MAX_DESCRIPTORS;
@@ -79,21 +79,25 @@ impl PieceSet {
         Ok(())
     }
 
-    /// Returns the pieces that come with one answer, from number `first` on; `None` behind the last one.
-    fn batch(&self, first: u32) -> Option<&[Piece]> {
-        let rest = self.pieces.get(first as usize..)?;
-        (!rest.is_empty()).then(|| &rest[..rest.len().min(MAX_DESCRIPTORS)])
+    /// Returns the pieces that come with one answer; `None` behind the last one.
+    fn batch(&self, span: PieceSpan) -> Option<&[Piece]> {
+        let rest = self.pieces.get(span.first as usize..)?;
+        let most = match usize::from(span.most) {
+            0 => MAX_DESCRIPTORS,
+            most => most.min(MAX_DESCRIPTORS),
+        };
+        (!rest.is_empty()).then(|| &rest[..rest.len().min(most)])
     }
 
     /// Returns whether [`lend`](Self::lend) calls a driver; `None` if there is no such piece.
-    pub(crate) fn lends_by_driver(&self, first: u32) -> Option<bool> {
-        let mut batch = self.batch(first)?.iter();
+    pub(crate) fn lends_by_driver(&self, span: PieceSpan) -> Option<bool> {
+        let mut batch = self.batch(span)?.iter();
         Some(batch.any(|piece| piece.object.lends_by_driver()))
     }
 
-    /// Returns the descriptors of some pieces from number `first` on; `None` if there is no such piece.
-    pub(crate) fn lend(&self, first: u32, access: Access) -> Option<Result<PieceBatch>> {
-        let batch = self.batch(first)?;
+    /// Returns the descriptors of some pieces; `None` if there is no such piece.
+    pub(crate) fn lend(&self, span: PieceSpan, access: Access) -> Option<Result<PieceBatch>> {
+        let batch = self.batch(span)?;
         let lend = |piece: &Piece| {
             Ok(PieceFile {
                 file: piece.object.lend(access)?,
@@ -105,7 +109,7 @@ impl PieceSet {
         Some(files.map(|files| {
             PieceBatch {
                 total: self.pieces.len() as u32,
-                first,
+                first: span.first,
                 files,
                 note: batch
                     .first()

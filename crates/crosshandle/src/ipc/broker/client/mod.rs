@@ -1,289 +1,34 @@
 //! Clients: importers' connections, on the exporter's side. Requests and the hang-up of a dead
 //! importer arrive here.
 
-use super::address::{self, PeerPolicy};
-use super::admission::{Admission, Limits, Number, Verdict};
-use super::protocol::{
-    BackendBlob, BadMessage, PiecePart, PieceTable, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal,
-    Reply, Request, program_text,
-};
-use super::reports;
+mod under_way;
+
 use crate::error::Result;
-use crate::handle::Key;
+use crate::ipc::broker::admission::{Admission, Limits, Number, Verdict};
+use crate::ipc::broker::exports::{
+    Attached, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceFile, Supply,
+};
+use crate::ipc::broker::protocol::{
+    BadMessage, PieceTable, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
+    program_text,
+};
+use crate::ipc::broker::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
+use crate::ipc::broker::reports;
 use crate::ipc::record::Credential;
-use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
 use crate::observe::{self, Limit, Peer as Observed, Side};
-use crate::os::process;
 use crate::os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
-use crate::sync::{HashMap, Mutex};
-use crate::threads::disposer::{Disposal, PeerStream};
+use crate::sync::Mutex;
+use crate::threads::disposer::PeerStream;
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch, watch_first};
-use crate::types::Access;
-use crate::types::report::{ContextReport, ProcessReport};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use std::any::Any;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Instant;
-
-/// A context's exports, as the exchange thread uses them. None of the methods blocks or calls a
-/// driver. All but the first check that the credential is that of an object of this context.
-pub(crate) trait Exports: Send + Sync {
-    /// Returns the number of the context in the process that made it.
-    fn number(&self) -> u32;
-
-    /// Returns whether this user's processes may attach.
-    fn admits(&self, uid: u32) -> bool;
-
-    /// Returns how many descriptors this process keeps for an importer that is attached, beside that
-    /// of its connection.
-    fn descriptors_kept(&self) -> usize;
-
-    /// Lets an importer in.
-    fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal>;
-
-    /// Returns the chunks of the catalog and of an importer's ledger that a record lies in.
-    fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
-
-    /// Finds memory for an importer; of memory that consists of pieces, some from number `first` on.
-    fn memory(
-        &self,
-        owner: u16,
-        credential: &Credential,
-        access: Access,
-        first: u32,
-    ) -> Result<Fetch, Refusal>;
-
-    /// Finds the arena of an event, and the file of locks.
-    fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
-
-    /// Finds the native mirror of an event.
-    fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal>;
-
-    /// Describes the context for people, and lists at most so many objects of each kind. May take
-    /// milliseconds: not for the exchange thread.
-    fn describe(&self, most: usize) -> ContextReport;
-
-    /// Takes note that an importer has hung up: fails its unfinished signals and forgets its opens.
-    fn detach(&self, owner: u16);
-
-    /// Ends one use of the exports. If it was the last, they are dropped in the background.
-    fn release(self: Arc<Self>);
-
-    /// Returns the exports as their own type, for an importer in the same process.
-    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
-}
-
-/// An importer that wants to attach, and the object whose handle it has.
-pub(crate) struct Newcomer {
-    pub(crate) credential: Credential,
-    /// The process id in this process's PID namespace; 0 if it has none there.
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
-    pub(crate) program: ProgramName,
-}
-
-/// An importer's place.
-pub(crate) struct Attached {
-    pub(crate) owner: u16,
-    /// The descriptors of the first chunks of catalog and ledger.
-    pub(crate) files: [Arc<OwnedFd>; 2],
-    pub(crate) locks_ledger: bool,
-}
-
-/// The answer to a request for an object.
-pub(crate) enum Fetch {
-    /// The object is ready.
-    Ready(Supply),
-    /// The object takes a call, which may block in a driver.
-    CallsDriver(Box<dyn FnOnce() -> Result<Supply, Refusal> + Send>),
-}
-
-/// What an importer gets of an object.
-pub(crate) enum Supply {
-    /// The object's own descriptor.
-    Whole(Fetched),
-    /// Descriptors of some of its pieces.
-    Pieces(FetchedPieces),
-}
-
-/// Some pieces of a segment that consists of pieces.
-pub(crate) struct FetchedPieces {
-    /// The number that handles give the segment.
-    pub(crate) segment: u32,
-    /// Bytes in the segment.
-    pub(crate) len: u64,
-    pub(crate) batch: PieceBatch,
-}
-
-/// Pieces that cross with one message.
-pub(crate) struct PieceBatch {
-    /// The number of all pieces of the segment.
-    pub(crate) total: u32,
-    /// The number of the first piece here.
-    pub(crate) first: u32,
-    pub(crate) files: Vec<PieceFile>,
-    /// The blob of each piece that the exporter's backend sends to the importer's.
-    pub(crate) note: BackendBlob,
-}
-
-/// A piece on its way.
-pub(crate) struct PieceFile {
-    pub(crate) file: Arc<OwnedFd>,
-    pub(crate) part: PiecePart,
-    /// What to drop after `file`, of a descriptor that a peer sent.
-    pub(crate) disposal: Option<Disposal>,
-}
-
-/// An object's descriptor and what belongs to it.
-pub(crate) struct Fetched {
-    pub(crate) file: Arc<OwnedFd>,
-    /// The number that handles to this object give its segment.
-    pub(crate) segment: u32,
-    /// Bytes in the segment.
-    pub(crate) len: u64,
-    /// The blob that the exporter's backend sends to the importer's.
-    pub(crate) note: BackendBlob,
-    /// What to drop after `file`, of a descriptor that a peer sent.
-    pub(crate) disposal: Option<Disposal>,
-}
-
-/// A context that has exported something.
-struct Published {
-    policy: PeerPolicy,
-    exports: Weak<dyn Exports>,
-}
-
-/// All contexts of this process that have exported something, by number.
-static PUBLISHED: LazyLock<RwLock<HashMap<u32, Published>>> = LazyLock::new(RwLock::default);
-
-/// The exports that answer for records which other processes have handed over to this one, by the
-/// records' keys. A key names its record alone, whatever context of whatever process that was in.
-static HELD: LazyLock<RwLock<HashMap<[u8; 16], Published>>> = LazyLock::new(RwLock::default);
-
-/// When this process began to export, in nanoseconds since 1970.
-static STARTED: OnceLock<u64> = OnceLock::new();
-/// Requests and connections that were refused before they were any context's.
-static REFUSALS: AtomicU64 = AtomicU64::new(0);
-
-/// Makes a context reachable for importers.
-pub(crate) fn publish(context: u32, policy: PeerPolicy, exports: Weak<dyn Exports>) {
-    STARTED.get_or_init(process::time);
-    let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
-    all.insert(context, Published { policy, exports });
-}
-
-/// Notes that this process answers importers from now on, though it exports nothing yet.
-pub(super) fn note_start() {
-    STARTED.get_or_init(process::time);
-}
-
-/// Answers for a record that another process has handed over.
-pub(crate) fn hold(key: Key, policy: PeerPolicy, exports: Weak<dyn Exports>) {
-    STARTED.get_or_init(process::time);
-    let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
-    all.insert(*key.as_bytes(), Published { policy, exports });
-}
-
-/// Answers for such a record no more.
-pub(crate) fn release_held(key: Key) {
-    let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
-    all.remove(key.as_bytes());
-}
-
-/// Returns the exports that answer for a credential which names a context of this number.
-fn exports_for(context: u32, key: Key) -> Option<Arc<dyn Exports>> {
-    let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
-    let held = held.get(key.as_bytes()).map(|held| held.exports.upgrade());
-    held.unwrap_or_else(|| local_exports(context))
-}
-
-/// Makes a context unreachable for importers again.
-pub(crate) fn withdraw(context: u32) {
-    let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
-    all.remove(&context);
-}
-
-/// Returns the context of this process that has this number.
-pub(crate) fn local_exports(context: u32) -> Option<Arc<dyn Exports>> {
-    let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
-    all.get(&context)?.exports.upgrade()
-}
-
-/// Returns whether a user may open anything of this process. Other users are sent no descriptor,
-/// and theirs are not received.
-fn is_admitted_anywhere(uid: u32) -> bool {
-    // A holder that holds nothing yet has no context, and reports that to its user.
-    if PeerPolicy::SameUser.admits(uid) {
-        return true;
-    }
-    let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
-    let is_admitted = all.values().any(|published| published.policy.admits(uid));
-    drop(all);
-    is_admitted || {
-        let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
-        held.values().any(|held| held.policy.admits(uid))
-    }
-}
-
-/// Calls `f` with exports, and releases them so that the exchange thread never drops them itself.
-fn with<R>(exports: Option<Arc<dyn Exports>>, f: impl FnOnce(&dyn Exports) -> R) -> Option<R> {
-    let exports = exports?;
-    let result = f(&*exports);
-    exports.release();
-    Some(result)
-}
-
-/// Returns the exports that answer for what other processes have handed over, each once.
-fn held_exports() -> Vec<(u32, Arc<dyn Exports>)> {
-    let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
-    let mut found: Vec<_> = held
-        .values()
-        .filter_map(|of| of.exports.upgrade())
-        .collect();
-    drop(held);
-    found.sort_by_key(|exports| Arc::as_ptr(exports).addr());
-    found.dedup_by_key(|exports| Arc::as_ptr(exports).addr());
-    found
-        .into_iter()
-        .map(|exports| (exports.number(), exports))
-        .collect()
-}
-
-/// Describes what this process exports. May take milliseconds.
-fn describe() -> ProcessReport {
-    let mut exports: Vec<_> = {
-        let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
-        let all = all.iter();
-        all.filter_map(|(number, of)| Some((*number, of.exports.upgrade()?)))
-            .collect()
-    };
-    exports.extend(held_exports());
-    exports.sort_by_key(|(number, _)| *number);
-    let most = MAX_LISTED_OF_ALL / exports.len().clamp(1, MAX_DESCRIBED_CONTEXTS);
-    let mut report = ProcessReport {
-        pid: process::pid(),
-        program: process::program(),
-        exporter: address::exporter_id().map_or(String::new(), |id| format!("{id:016x}")),
-        started_unix_s: STARTED.get().copied().unwrap_or(0) / 1_000_000_000,
-        taken_ns: process::monotonic_nanoseconds(),
-        refusals: REFUSALS.load(Ordering::Relaxed),
-        ..ProcessReport::default()
-    };
-    for (_, exports) in exports {
-        // The rest are released all the same.
-        let is_described = report.contexts.len() < MAX_DESCRIBED_CONTEXTS;
-        let described = with(Some(exports), |exports| {
-            is_described.then(|| exports.describe(most))
-        });
-        report.contexts.extend(described.flatten());
-    }
-    report
-}
+use under_way::UnderWay;
 
 /// Returns the answer to a request that could not be read for lack of descriptors.
 pub(super) fn no_room() -> [u8; REPLY_SIZE] {
@@ -293,6 +38,9 @@ pub(super) fn no_room() -> [u8; REPLY_SIZE] {
 /// The connections of this process, with what hangs them up.
 static ADMISSION: LazyLock<Mutex<Admission<Weak<Client>>>> =
     LazyLock::new(|| Mutex::new(Admission::new(rustix::process::geteuid().as_raw())));
+
+/// The descriptors that are under way to importers of this process.
+static UNDER_WAY: Mutex<UnderWay<Client>> = Mutex::new(UnderWay::new());
 
 /// A connection's place in [`ADMISSION`], until this is dropped.
 #[derive(Debug)]
@@ -513,9 +261,10 @@ impl Client {
             Request::Memory {
                 credential,
                 access,
-                first,
-            } => self
-                .with_exports(|exports, owner| exports.memory(owner, &credential, access, first)),
+                span,
+            } => {
+                self.with_exports(|exports, owner| exports.memory(owner, &credential, access, span))
+            }
             Request::Mirror(credential) => {
                 self.with_exports(|exports, _| exports.mirror(&credential))
             }
@@ -523,7 +272,11 @@ impl Client {
         };
         match fetch {
             Ok(Fetch::Ready(fetched)) => self.answer(Ok(fetched.into()), serial),
-            Ok(Fetch::CallsDriver(call)) => {
+            // Before the driver is asked for what could not be sent.
+            Ok(Fetch::CallsDriver {
+                brings_many: true, ..
+            }) if self.has_unread() => self.refuse(Refusal::Busy, serial),
+            Ok(Fetch::CallsDriver { call, .. }) => {
                 let Some(client) = self.this.upgrade() else {
                     return Err(Errno::CONNRESET);
                 };
@@ -600,14 +353,28 @@ impl Client {
         }
     }
 
-    /// Refuses many descriptors to an importer that has not taken the last ones: what is under way counts
-    /// against the descriptors of this process's user.
+    /// Refuses many descriptors to an importer that has not taken the last ones, and to all while many
+    /// have not: what is under way counts against the descriptors of this process's user.
     fn within_bounds(&self, answer: Answer) -> Result<Answer, Refusal> {
-        let is_bounded = answer.pieces.is_none() && answer.files.len() <= FEW_DESCRIPTORS;
-        match is_bounded || socket::has_unread(&self.stream) == Ok(false) {
+        let count = answer.files.len();
+        if answer.pieces.is_none() && count <= FEW_DESCRIPTORS {
+            return Ok(answer);
+        }
+        match !self.has_unread() && self.is_under_way_with(count) {
             true => Ok(answer),
             false => Err(Refusal::Busy),
         }
+    }
+
+    /// Counts descriptors that go under way to the importer. Returns whether there is room for them.
+    fn is_under_way_with(&self, count: usize) -> bool {
+        let mut under_way = UNDER_WAY.lock();
+        under_way.add(&self.this, count, Self::has_unread)
+    }
+
+    /// Returns whether answers lie unread at the importer.
+    fn has_unread(&self) -> bool {
+        socket::has_unread(&self.stream) != Ok(false)
     }
 
     fn attach(

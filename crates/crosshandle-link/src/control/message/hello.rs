@@ -1,0 +1,84 @@
+//! Greetings.
+
+use super::wire::Fields;
+
+/// The first bytes of a greeting: the protocol and its version.
+const MAGIC: [u8; 8] = *b"xhlink\0\x02";
+/// Bytes of a greeting.
+pub const HELLO_SIZE: usize = 64;
+
+/// The number of a session, by which a broken connection is replaced; all zero asks for a new one.
+pub type SessionId = [u8; 16];
+
+/// What each side says first, when TLS has shown who it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// The session to go on with, or zeros.
+    pub session: SessionId,
+    /// How many sequenced messages of the session have come in.
+    pub received: u64,
+    /// The identity of the sender's running kernel.
+    pub host: u64,
+    /// After how many milliseconds of silence the sender gives the link up.
+    pub keep_alive_ms: u32,
+    /// How memory is to be moved: 0 over TLS, 1 by UCX.
+    pub data: u8,
+    /// 0, or the reason why there is no link.
+    pub refusal: u8,
+    /// Which attempt this is of the side that dialled to replace a connection of the session: greetings of
+    /// earlier ones may come later.
+    pub attempt: u32,
+}
+
+/// Reasons for a refusal in a greeting.
+pub mod refusal {
+    /// The session is unknown or has ended.
+    pub const NO_SESSION: u8 = 1;
+    /// The two sides move memory in different ways.
+    pub const OTHER_DATA: u8 = 2;
+    /// No further links are accepted.
+    pub const BUSY: u8 = 3;
+}
+
+impl Hello {
+    /// Returns the greeting's bytes.
+    pub fn encode(&self) -> [u8; HELLO_SIZE] {
+        let mut bytes = [0; HELLO_SIZE];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..24].copy_from_slice(&self.session);
+        bytes[24..32].copy_from_slice(&self.received.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.host.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.keep_alive_ms.to_le_bytes());
+        bytes[44] = self.data;
+        bytes[45] = self.refusal;
+        bytes[46..50].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a greeting.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn decode(bytes: &[u8; HELLO_SIZE]) -> Result<Self, &'static str> {
+        if bytes[..8] != MAGIC {
+            return Err("its greeting is not of this protocol and version");
+        }
+        if bytes[50..].iter().any(|byte| *byte != 0) {
+            return Err("its greeting has fields of another version");
+        }
+        let mut fields = Fields(&bytes[8..]);
+        let hello = Self {
+            session: fields.array()?,
+            received: fields.u64()?,
+            host: fields.u64()?,
+            keep_alive_ms: fields.u32()?,
+            data: fields.u8()?,
+            refusal: fields.u8()?,
+            attempt: fields.u32()?,
+        };
+        match hello.data {
+            0 | 1 => Ok(hello),
+            _ => Err("its greeting names no known way to move memory"),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+use super::*;
+use crosshandle::handle::HANDLE_SIZE;
+use std::sync::LazyLock;
+
+static FAILURES: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let failure = |first, count, why| Failure { first, count, why };
+    write_failures([failure(1, 1, "no"), failure(2, 2, "why")])
+});
+static PARTS: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let part = |role| NamedPart {
+        role,
+        device: "host",
+        handle: &[9; HANDLE_SIZE],
+    };
+    write_parts([part("data"), part("manifest")]).unwrap()
+});
+
+fn all() -> Vec<Message<'static>> {
+    let handle = &[7; HANDLE_SIZE];
+    vec![
+        Message::Ack { received: 3 },
+        Message::Open {
+            request: 1,
+            read_only: true,
+            handle,
+        },
+        Message::Memory {
+            request: 1,
+            id: 2,
+            len: 3,
+            address: 4,
+            staging: 5,
+            key: b"key",
+        },
+        Message::Event {
+            request: 1,
+            id: 2,
+            completed: 3,
+            failures: &FAILURES,
+        },
+        Message::Close { id: 9 },
+        Message::Signal { request: 1, id: 2 },
+        Message::Done {
+            request: 1,
+            value: 2,
+        },
+        Message::Refused {
+            request: 1,
+            why: "no",
+        },
+        Message::Reached { id: 1, number: 2 },
+        Message::Failed {
+            id: 1,
+            number: 2,
+            why: "no",
+        },
+        Message::Abandoned { id: 1 },
+        Message::Address { address: b"there" },
+        Message::Read {
+            request: 1,
+            id: 2,
+            offset: 3,
+            len: 4,
+        },
+        Message::Data {
+            request: 1,
+            bytes: b"bytes",
+        },
+        Message::Write {
+            request: 1,
+            id: 2,
+            offset: 3,
+            bytes: b"bytes",
+        },
+        Message::WriteAndSignal {
+            request: 1,
+            id: 2,
+            event: 3,
+            offset: 4,
+            bytes: b"bytes",
+        },
+        Message::Stage {
+            request: 1,
+            id: 2,
+            into_memory: true,
+            offset: 3,
+            at: 4,
+            len: 5,
+        },
+        Message::OpenName {
+            request: 1,
+            name: "model",
+        },
+        Message::Name {
+            request: 1,
+            version: 2,
+            parts: &PARTS,
+        },
+        Message::Bye { why: "enough" },
+    ]
+}
+
+#[test]
+fn every_message_is_read_as_it_was_written() {
+    for message in all() {
+        let frame = message.encode();
+        assert_eq!(Message::frame_len(&frame), Ok(Some(frame.len())));
+        assert_eq!(Message::decode(&frame[PREFIX..]), Ok(message));
+    }
+}
+
+#[test]
+fn a_message_that_is_cut_off_is_refused_or_has_a_shorter_blob() {
+    for message in all() {
+        let frame = message.encode();
+        for end in PREFIX..frame.len() {
+            let cut = Message::decode(&frame[PREFIX..end]);
+            assert_ne!(cut.as_ref(), Ok(&message));
+            // A list ends where one of its entries does.
+            if matches!(message, Message::Event { .. } | Message::Name { .. }) {
+                continue;
+            }
+            let blob = message.blob().len();
+            let is_in_blob = end >= frame.len() - blob && !matches!(message, Message::Open { .. });
+            assert_eq!(cut.is_ok(), is_in_blob, "{message:?} cut at {end}: {cut:?}");
+        }
+    }
+}
+
+#[test]
+fn lengths_that_no_message_has_are_refused_before_the_message_is_there() {
+    assert_eq!(Message::frame_len(&[1, 0, 0]), Ok(None));
+    for len in [0, MAX_FRAME as u32 + 1, u32::MAX] {
+        assert!(Message::frame_len(&len.to_le_bytes()).is_err());
+    }
+}
+
+#[test]
+fn long_texts_are_cut_at_a_character() {
+    let why = "é".repeat(MAX_TEXT);
+    let frame = Message::Bye { why: &why }.encode();
+    let Ok(Message::Bye { why }) = Message::decode(&frame[PREFIX..]) else {
+        panic!("not as it was written");
+    };
+    assert_eq!(why.len(), MAX_TEXT);
+}
+
+#[test]
+fn greetings_of_other_protocols_are_refused() {
+    let hello = Hello {
+        session: [3; 16],
+        received: 4,
+        host: 5,
+        keep_alive_ms: 6,
+        data: 1,
+        refusal: 0,
+        attempt: 7,
+    };
+    let bytes = hello.encode();
+    assert_eq!(Hello::decode(&bytes), Ok(hello));
+    for place in (0..8).chain([44]).chain(50..HELLO_SIZE) {
+        let mut other = bytes;
+        other[place] ^= 0x42;
+        assert!(Hello::decode(&other).is_err(), "byte {place}");
+    }
+}
+
+#[test]
+fn failures_out_of_order_or_beyond_the_last_signal_are_refused() {
+    let failure = |first, count| Failure {
+        first,
+        count,
+        why: "no",
+    };
+    let written = write_failures([failure(1, 2), failure(3, 1)]);
+    assert_eq!(
+        read_failures(&written, 3),
+        Ok(vec![failure(1, 2), failure(3, 1)])
+    );
+    assert!(read_failures(&written, 2).is_err());
+    assert!(read_failures(&written[..written.len() - 1], 3).is_err());
+    for wrong in [
+        vec![failure(0, 1)],
+        vec![failure(1, 0)],
+        vec![failure(2, 2), failure(3, 1)],
+        vec![failure(u64::MAX, u32::MAX)],
+    ] {
+        assert!(read_failures(&write_failures(wrong), u64::MAX).is_err());
+    }
+}
+
+#[test]
+fn parts_are_read_as_they_were_written() {
+    let parts = read_parts(&PARTS).unwrap();
+    assert_eq!((parts.len(), parts[1].role), (2, "manifest"));
+    // Within the first one.
+    for cut in 1..HANDLE_SIZE {
+        assert!(read_parts(&PARTS[..cut]).is_err());
+    }
+}

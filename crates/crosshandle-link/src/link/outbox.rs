@@ -1,0 +1,171 @@
+//! What was sent and is kept until the other side has confirmed it, so that a new connection goes on where
+//! the last one broke off.
+
+use crate::control::message::Message;
+use crate::tuning::{MAX_ASKED, MAX_OWED, MAX_TOLD};
+use std::collections::VecDeque;
+
+/// Why a frame was sent, which says what bounds their number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The other side asked: one that asks for more than it takes is cut off.
+    Owed,
+    /// A signal: when there are many, later ones are told of together.
+    Told,
+    /// This side asks: who asks waits for room.
+    Asked,
+    /// As rare as the objects that are opened.
+    Other,
+}
+
+struct Unconfirmed {
+    frame: Vec<u8>,
+    cause: Cause,
+}
+
+/// The frames that the other side has not confirmed, in their order.
+#[derive(Default)]
+pub(super) struct Outbox {
+    frames: VecDeque<Unconfirmed>,
+    /// Frames that have been confirmed, before the first one.
+    confirmed: u64,
+    owed_bytes: usize,
+    asked_bytes: usize,
+    told: usize,
+}
+
+impl Outbox {
+    /// Keeps a message that is sent.
+    pub(super) fn keep(&mut self, message: &Message<'_>, frame: Vec<u8>) {
+        let cause = match message {
+            Message::Reached { .. } | Message::Failed { .. } | Message::Abandoned { .. } => {
+                Cause::Told
+            }
+            Message::Open { .. }
+            | Message::OpenName { .. }
+            | Message::Signal { .. }
+            | Message::Read { .. }
+            | Message::Write { .. }
+            | Message::WriteAndSignal { .. }
+            | Message::Stage { .. } => Cause::Asked,
+            message if message.is_asked_for() => Cause::Owed,
+            _ => Cause::Other,
+        };
+        self.count(cause, frame.len() as isize);
+        self.frames.push_back(Unconfirmed { frame, cause });
+    }
+
+    fn count(&mut self, cause: Cause, bytes: isize) {
+        match cause {
+            Cause::Owed => self.owed_bytes = self.owed_bytes.saturating_add_signed(bytes),
+            Cause::Asked => self.asked_bytes = self.asked_bytes.saturating_add_signed(bytes),
+            Cause::Told => self.told = self.told.saturating_add_signed(bytes.signum()),
+            Cause::Other => {}
+        }
+    }
+
+    /// Lets go of what the other side has received.
+    pub(super) fn forget(&mut self, received: u64) -> Result<(), &'static str> {
+        let sent = self.confirmed + self.frames.len() as u64;
+        if received < self.confirmed || received > sent {
+            return Err("it confirms what was not sent");
+        }
+        for _ in self.confirmed..received {
+            if let Some(Unconfirmed { frame, cause }) = self.frames.pop_front() {
+                self.count(cause, -(frame.len() as isize));
+            }
+        }
+        self.confirmed = received;
+        Ok(())
+    }
+
+    /// Returns the frames that a new connection begins with.
+    pub(super) fn frames(&self) -> impl Iterator<Item = &[u8]> {
+        self.frames.iter().map(|unconfirmed| &*unconfirmed.frame)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Returns whether the other side asks for more than it takes.
+    pub(super) fn owes_too_much(&self) -> bool {
+        self.owed_bytes > MAX_OWED
+    }
+
+    /// Returns whether this side may ask no more before something is confirmed.
+    pub(super) fn has_asked_enough(&self) -> bool {
+        self.asked_bytes > MAX_ASKED
+    }
+
+    /// Returns whether signals are to wait before the other side is told of them.
+    pub(super) fn has_told_enough(&self) -> bool {
+        self.told > MAX_TOLD
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keep(outbox: &mut Outbox, message: &Message<'_>) {
+        outbox.keep(message, message.encode());
+    }
+
+    #[test]
+    fn what_was_not_confirmed_is_sent_again_in_its_order() {
+        let mut outbox = Outbox::default();
+        for id in 0..5 {
+            keep(&mut outbox, &Message::Close { id });
+        }
+        assert!(outbox.forget(6).is_err());
+        outbox.forget(2).unwrap();
+        assert!(outbox.forget(1).is_err());
+        let frames: Vec<_> = (2..5).map(|id| Message::Close { id }.encode()).collect();
+        assert!(outbox.frames().eq(frames.iter().map(Vec::as_slice)));
+        outbox.forget(5).unwrap();
+        assert_eq!(outbox.frames().count(), 0);
+    }
+
+    #[test]
+    fn each_cause_has_a_bound_of_its_own_and_confirmations_make_room() {
+        let bytes = vec![0; 1 << 18];
+        let mut outbox = Outbox::default();
+        for number in 0..=MAX_TOLD as u64 {
+            assert!(!outbox.has_told_enough());
+            keep(&mut outbox, &Message::Reached { id: 1, number });
+        }
+        assert!(outbox.has_told_enough() && !outbox.has_asked_enough());
+        outbox.forget(1).unwrap();
+        assert!(!outbox.has_told_enough());
+        let mut sent = 1 + MAX_TOLD as u64;
+        while !outbox.has_asked_enough() {
+            let (request, id, offset) = (1, 1, 0);
+            keep(
+                &mut outbox,
+                &Message::Write {
+                    request,
+                    id,
+                    offset,
+                    bytes: &bytes,
+                },
+            );
+            sent += 1;
+        }
+        assert!(!outbox.owes_too_much());
+        outbox.forget(sent).unwrap();
+        assert!(!outbox.has_asked_enough());
+        while !outbox.owes_too_much() {
+            let request = 1;
+            keep(
+                &mut outbox,
+                &Message::Data {
+                    request,
+                    bytes: &bytes,
+                },
+            );
+        }
+        outbox.clear();
+        assert!(!outbox.owes_too_much());
+    }
+}

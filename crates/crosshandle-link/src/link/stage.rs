@@ -1,0 +1,245 @@
+//! The owner's staging buffer: memory of the host through which the other side reaches memory that the host
+//! cannot access, such as a GPU's. A thread of its own copies between the two.
+
+use super::data::DataPath;
+use super::serve::check_key;
+use super::session::Session;
+use super::thread;
+use crate::control::message::MAX_DATA;
+use crate::error::{Error, Result};
+use crate::tuning::{MAX_STAGING, STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
+use crate::ucx::worker::Registration;
+use crosshandle::{
+    AllocationOptions, Command, Context, Event, Memory, MemoryKind, MemoryRange, Queue,
+};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
+
+/// A staging buffer.
+pub(crate) struct Stager {
+    /// What UCX moves, in parts; behind it a place for what comes in messages.
+    buffer: Memory,
+    /// Present with UCX.
+    registration: Option<Registration>,
+    jobs: SyncSender<Job>,
+}
+
+/// Something to be copied.
+pub(crate) enum Job {
+    Read {
+        request: u64,
+        memory: Arc<Memory>,
+        offset: u64,
+        len: u32,
+    },
+    Write {
+        request: u64,
+        memory: Arc<Memory>,
+        offset: u64,
+        bytes: Vec<u8>,
+        signal: Option<Event>,
+    },
+    /// Between memory and the buffer.
+    Stage {
+        request: u64,
+        memory: Arc<Memory>,
+        into_memory: bool,
+        offset: u64,
+        at: u32,
+        len: u32,
+    },
+}
+
+/// Returns memory of the host that a device copies to and from.
+pub(crate) fn host_memory(context: &Context, len: usize) -> Result<Memory> {
+    Ok(context.allocate_with(AllocationOptions::new(len).kind(MemoryKind::Host))?)
+}
+
+impl Stager {
+    fn new(context: &Context, data: Option<&DataPath>, jobs: SyncSender<Job>) -> Result<Self> {
+        let staged = match data {
+            Some(_) => STAGING_PART * STAGING_PARTS,
+            None => 0,
+        };
+        let buffer = host_memory(context, staged + MAX_DATA)?;
+        let registration = match data {
+            Some(data) => {
+                let bytes = buffer.bytes()?;
+                // SAFETY: the stager keeps the memory, and `stop_staging` takes the registration back before
+                // the session lets go of the stager.
+                let made = unsafe { data.register(bytes.as_ptr(), staged, true)? };
+                Some(check_key(data, made)?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            buffer,
+            registration,
+            jobs,
+        })
+    }
+
+    /// The buffer's address, for the other side; 0 without UCX.
+    pub(super) fn address(&self) -> u64 {
+        self.registration.as_ref().map_or(0, |made| made.address)
+    }
+
+    /// The buffer's key, for the other side; empty without UCX.
+    pub(super) fn key(&self) -> &[u8] {
+        self.registration.as_ref().map_or(&[], |made| &made.key)
+    }
+
+    /// Bytes of the buffer that the other side may name. Without UCX it names none, but is to know.
+    pub(super) fn len(&self) -> u32 {
+        (STAGING_PART * STAGING_PARTS) as u32
+    }
+
+    fn part(&self, at: u32, len: u32) -> Result<MemoryRange> {
+        match (at.checked_add(len), &self.registration) {
+            (Some(end), Some(_)) if end <= self.len() => {
+                Ok(self.buffer.range(at as usize..end as usize)?)
+            }
+            _ => Err(Error::invalid(
+                "the part is not inside of the staging buffer",
+            )),
+        }
+    }
+}
+
+/// Where messages' bytes are in the buffer.
+fn place(buffer: &Memory) -> usize {
+    buffer.len() - MAX_DATA
+}
+
+impl Session {
+    /// Returns the staging buffer, made now if there is none.
+    pub(super) fn stager(self: &Session) -> Result<Arc<Stager>> {
+        if let Some(stager) = &self.state().stager {
+            return Ok(Arc::clone(stager));
+        }
+        let (sender, jobs) = sync_channel(MAX_STAGING);
+        let stager = Arc::new(Stager::new(&self.context, self.data.as_deref(), sender)?);
+        let queue = self.context.create_queue()?;
+        let mut state = self.state();
+        if let Err(error) = state.check_alive() {
+            drop(state);
+            self.stop_staging(&stager);
+            return Err(error);
+        }
+        state.stager = Some(Arc::clone(&stager));
+        drop(state);
+        let (session, copies) = (self.weak(), Arc::downgrade(&stager));
+        thread::start("xhl-stage", move || {
+            stage_all(&session, &copies, &queue, &jobs);
+        })?;
+        Ok(stager)
+    }
+
+    /// Lets go of the staging buffer.
+    pub(super) fn stop_staging(&self, stager: &Stager) {
+        if let (Some(data), Some(registration)) = (&self.data, &stager.registration) {
+            data.unregister(registration);
+        }
+    }
+
+    /// Has something copied. The answer comes later.
+    pub(super) fn begin_job(&self, job: Job) -> Result<(), &'static str> {
+        let stager = self.state().stager.clone();
+        let stager = stager.ok_or("it stages what needs no staging")?;
+        stager
+            .jobs
+            .try_send(job)
+            .map_err(|_| "it asks for more copies than it waits for")
+    }
+}
+
+/// Copies for the other side until the link ends.
+fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs: &Receiver<Job>) {
+    // A copy that was given up may still come: the buffer and the queue are of no use then.
+    let mut is_broken = false;
+    while let Ok(job) = jobs.recv() {
+        let (Some(session), Some(stager)) = (session.upgrade(), stager.upgrade()) else {
+            return;
+        };
+        let copy = |command: crosshandle::Result<Command>| {
+            queue.submit(command?)?;
+            queue.finish_timeout(STAGING_TIMEOUT)
+        };
+        let mut copied = |command: crosshandle::Result<Command>| -> Result<()> {
+            if is_broken {
+                return Err(Error::invalid(
+                    "the owner's device has not copied in time before",
+                ));
+            }
+            copy(command)
+                .inspect_err(|error| is_broken = error.is_timeout())
+                .map_err(Error::from)
+        };
+        let buffer = &stager.buffer;
+        match job {
+            Job::Read {
+                request,
+                memory,
+                offset,
+                len,
+            } => {
+                let len = len as usize;
+                let read = range(&memory, offset, len).and_then(|from| {
+                    copied(Command::copy(from, message_part(buffer, len)?))?;
+                    let mut bytes = vec![0; len];
+                    buffer.read(place(buffer), &mut bytes)?;
+                    Ok(bytes)
+                });
+                session.answer_read(request, read);
+            }
+            Job::Write {
+                request,
+                memory,
+                offset,
+                bytes,
+                signal,
+            } => {
+                let written = range(&memory, offset, bytes.len()).and_then(|to| {
+                    buffer.write(place(buffer), &bytes)?;
+                    copied(Command::copy(message_part(buffer, bytes.len())?, to))?;
+                    Ok(match signal {
+                        Some(event) => event.signal()?,
+                        None => 0,
+                    })
+                });
+                session.answer(request, written);
+            }
+            Job::Stage {
+                request,
+                memory,
+                into_memory,
+                offset,
+                at,
+                len,
+            } => {
+                let staged = range(&memory, offset, len as usize).and_then(|own| {
+                    let part = stager.part(at, len)?;
+                    copied(match into_memory {
+                        true => Command::copy(part, own),
+                        false => Command::copy(own, part),
+                    })?;
+                    Ok(0)
+                });
+                session.answer(request, staged);
+            }
+        }
+    }
+}
+
+fn message_part(buffer: &Memory, len: usize) -> crosshandle::Result<MemoryRange> {
+    buffer.range(place(buffer)..place(buffer) + len)
+}
+
+fn range(memory: &Memory, offset: u64, len: usize) -> Result<MemoryRange> {
+    let start = usize::try_from(offset).ok();
+    let end = start.and_then(|start| start.checked_add(len));
+    match (start, end) {
+        (Some(start), Some(end)) if end <= memory.len() => Ok(memory.range(start..end)?),
+        _ => Err(Error::invalid("bytes are not inside of the memory")),
+    }
+}

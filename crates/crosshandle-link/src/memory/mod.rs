@@ -1,0 +1,303 @@
+//! Memory of the other host.
+
+mod local;
+mod transfer;
+
+use crate::control::message::Message;
+use crate::error::{Error, Result};
+use crate::event::{PendingSignal, RemoteEvent};
+use crate::link::data::{Direction, Piece};
+use crate::link::question::Answer;
+use crate::link::{Link, close_object};
+use crate::tuning::{MAX_WITH_SIGNAL, STAGING_PARTS};
+use crosshandle::{Access, Command, MemoryHandle, MemoryRange};
+use local::Local;
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+use transfer::Opened;
+
+/// A range of memory of the other host, which can be read and written but not mapped. Dropping the last
+/// range closes the memory.
+///
+/// Cheap to clone; any thread may use it. A write has returned, or a command of one is done, when the bytes
+/// are at the other host: what is signalled after that is seen after the bytes.
+#[derive(Clone)]
+pub struct RemoteMemory {
+    opened: Arc<Opened>,
+    start: u64,
+    len: u64,
+}
+
+impl RemoteMemory {
+    pub(crate) fn open(link: &Link, handle: &MemoryHandle, read_only: bool) -> Result<Self> {
+        let session = link.session();
+        let question = session.ask(|request| Message::Open {
+            request,
+            read_only,
+            handle: handle.as_bytes(),
+        })?;
+        let Answer::Memory {
+            id,
+            len,
+            address,
+            staging,
+            key,
+        } = question.wait()?
+        else {
+            return Err(Error::Protocol("its answer is to another question"));
+        };
+        if address.checked_add(len).is_none() || address.checked_add(staging.into()).is_none() {
+            return Err(Error::Protocol("its memory has no end"));
+        }
+        if (1..STAGING_PARTS as u32).contains(&staging) {
+            return Err(Error::Protocol("its staging buffer has no parts"));
+        }
+        let data = match &session.data {
+            Some(data) => {
+                let key = data
+                    .unpack(&key)
+                    .inspect_err(|_| close_object(session, id))?;
+                Some((Arc::clone(data), key))
+            }
+            None => None,
+        };
+        let access = match read_only || handle.is_read_only() {
+            true => Access::ReadOnly,
+            false => Access::ReadWrite,
+        };
+        let opened = Opened {
+            link: Arc::clone(link.inner()),
+            id,
+            address,
+            access,
+            data,
+            staging,
+        };
+        Ok(Self {
+            opened: Arc::new(opened),
+            start: 0,
+            len,
+        })
+    }
+
+    /// Returns the length in bytes.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Returns whether the range has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the access that this host has.
+    pub fn access(&self) -> Access {
+        self.opened.access
+    }
+
+    /// Returns whether the other host cannot access this memory, as it cannot a GPU's: what is read and written
+    /// is then copied there, by a queue, from and to memory that can be reached. Moving it takes a copy and a
+    /// round trip more.
+    pub fn is_staged(&self) -> bool {
+        self.opened.staging > 0
+    }
+
+    /// Returns the part in a range of bytes, counted from the start of this range.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the part is not inside.
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => Some(*start),
+            Bound::Excluded(before) => before.checked_add(1),
+            Bound::Unbounded => Some(0),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.checked_add(1),
+            Bound::Excluded(end) => Some(*end),
+            Bound::Unbounded => Some(self.len()),
+        };
+        match (start, end) {
+            (Some(start), Some(end)) if start <= end && end <= self.len() => Ok(Self {
+                opened: Arc::clone(&self.opened),
+                start: self.start + start as u64,
+                len: (end - start) as u64,
+            }),
+            _ => Err(Error::invalid(format!(
+                "the part is not inside of the {} bytes of this memory",
+                self.len
+            ))),
+        }
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<()> {
+        match (offset as u64).checked_add(len as u64) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(Error::invalid(format!(
+                "{len} bytes from byte {offset} on are not inside of the {} bytes of this memory",
+                self.len
+            ))),
+        }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.opened.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly),
+        }
+    }
+
+    /// Copies bytes here, starting at byte `offset`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the bytes are not all inside; [`Error::Ended`]; [`Error::Ucx`].
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+        self.read_many(&mut [(offset, into)])
+    }
+
+    /// Copies bytes there, starting at byte `offset`, and returns when they are there.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); [`Error::ReadOnly`].
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.write_many(&[(offset, from)])
+    }
+
+    /// Copies bytes there, starting at byte `offset`, and then signals an event of the same link: whoever sees
+    /// the signal sees the bytes. Does not wait for either.
+    ///
+    /// Up to 16 KiB go with the signal in one message. More, and [staged](Self::is_staged) memory, are written
+    /// first, as [`write`](Self::write) does, and waited for.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Error::InvalidArgument`] for an event of another link.
+    pub fn write_and_signal(
+        &self,
+        offset: usize,
+        from: &[u8],
+        event: &RemoteEvent,
+    ) -> Result<PendingSignal> {
+        self.check_writable()?;
+        self.check(offset, from.len())?;
+        if !Arc::ptr_eq(event.link(), &self.opened.link) {
+            return Err(Error::invalid(
+                "the event is of another link than the memory: write, then signal",
+            ));
+        }
+        if from.len() > MAX_WITH_SIGNAL || self.is_staged() {
+            self.write(offset, from)?;
+            return event.start_signal();
+        }
+        let question = self
+            .opened
+            .session()
+            .ask(|request| Message::WriteAndSignal {
+                request,
+                id: self.opened.id,
+                event: event.id(),
+                offset: self.start + offset as u64,
+                bytes: from,
+            })?;
+        Ok(PendingSignal::new(question))
+    }
+
+    /// Copies several pieces here, each starting at the byte beside it, all under way at once.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read). After an error all the pieces' bytes are arbitrary.
+    pub fn read_many(&self, pieces: &mut [(usize, &mut [u8])]) -> Result<()> {
+        for (offset, into) in pieces.iter() {
+            self.check(*offset, into.len())?;
+        }
+        if self.opened.is_direct() {
+            let pieces = pieces.iter_mut().map(|(offset, into)| Piece {
+                local: into.as_mut_ptr(),
+                len: into.len(),
+                remote: self.start + *offset as u64,
+            });
+            // SAFETY: the slices are borrowed until this returns.
+            return unsafe { self.opened.move_pieces(Direction::Get, pieces) };
+        }
+        for (offset, into) in pieces.iter_mut() {
+            self.opened.read(self.start + *offset as u64, into)?;
+        }
+        Ok(())
+    }
+
+    /// Copies several pieces there, each starting at the byte beside it, all under way at once, and returns
+    /// when all are there. Bytes in more than one piece are arbitrary afterwards.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_many(&self, pieces: &[(usize, &[u8])]) -> Result<()> {
+        self.check_writable()?;
+        for (offset, from) in pieces {
+            self.check(*offset, from.len())?;
+        }
+        if self.opened.is_direct() {
+            let pieces = pieces.iter().map(|(offset, from)| Piece {
+                // Only read from.
+                local: from.as_ptr().cast_mut(),
+                len: from.len(),
+                remote: self.start + *offset as u64,
+            });
+            // SAFETY: the slices are borrowed until this returns.
+            return unsafe { self.opened.move_pieces(Direction::Put, pieces) };
+        }
+        for (offset, from) in pieces {
+            self.opened.write(self.start + *offset as u64, from)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a command that copies the bytes of `source`, on this host, to this range, which has the same
+    /// length. Like any command it runs in the order of its queue, waits for events and signals one; it is
+    /// done when the bytes are there. It keeps `source` and the link until then.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`];
+    /// [`crosshandle::Error::Unsupported`] for device memory that the host cannot access, unless the link's
+    /// context is of its device: then it is copied to memory of the host first, part by part.
+    pub fn copy_from(&self, source: MemoryRange) -> Result<Command> {
+        self.check_writable()?;
+        let (this, source) = (self.clone(), self.local(source)?);
+        Ok(Command::call(move || source.send(&this.opened, this.start)))
+    }
+
+    /// Makes a command that copies the bytes of this range to `destination`, on this host, which has the same
+    /// length. As [`copy_from`](Self::copy_from).
+    ///
+    /// # Errors
+    /// As [`copy_from`](Self::copy_from), [`Error::ReadOnly`] for a destination that was opened read-only.
+    pub fn copy_to(&self, destination: MemoryRange) -> Result<Command> {
+        if destination.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly);
+        }
+        let (this, destination) = (self.clone(), self.local(destination)?);
+        Ok(Command::call(move || {
+            destination.receive(&this.opened, this.start)
+        }))
+    }
+
+    fn local(&self, range: MemoryRange) -> Result<Local> {
+        if range.len() as u64 != self.len {
+            return Err(Error::invalid(format!(
+                "a copy needs two ranges of one length, but got {} bytes here and {} there",
+                range.len(),
+                self.len
+            )));
+        }
+        Local::new(range, &self.opened.session().context)
+    }
+}
+
+impl fmt::Debug for RemoteMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteMemory")
+            .field("peer", &self.opened.session().peer)
+            .field("len", &self.len)
+            .field("access", &self.opened.access)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,280 @@
+//! How the bytes of open memory move: by UCX, over the control connection, or through the owner's staging
+//! buffer.
+
+use crate::control::message::{MAX_DATA, Message};
+use crate::error::{Error, Result};
+use crate::link::data::{DataPath, Direction, Piece};
+use crate::link::question::{Answer, Question};
+use crate::link::session::Session;
+use crate::link::{Inner, close_object};
+use crate::tuning::{PIECES_UNDER_WAY, STAGING_PARTS};
+use crate::ucx::worker::RemoteKey;
+use crosshandle::Access;
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// Memory of the other host that is open. Offsets are counted from its start, and have been checked.
+pub(super) struct Opened {
+    pub(super) link: Arc<Inner>,
+    pub(super) id: u32,
+    /// Of the memory, or of the staging buffer.
+    pub(super) address: u64,
+    pub(super) access: Access,
+    /// Present with UCX.
+    pub(super) data: Option<(Arc<DataPath>, RemoteKey)>,
+    /// 0, or the bytes of the owner's staging buffer.
+    pub(super) staging: u32,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some((data, key)) = &self.data {
+            data.destroy_key(*key);
+        }
+        close_object(self.session(), self.id);
+    }
+}
+
+impl Opened {
+    pub(super) fn session(&self) -> &Session {
+        &self.link.session
+    }
+
+    /// Returns whether UCX reaches the memory itself.
+    pub(super) fn is_direct(&self) -> bool {
+        self.data.is_some() && self.staging == 0
+    }
+
+    /// Moves pieces by UCX, whose `remote` is counted from what the [address](Self::address) is of.
+    ///
+    /// # Safety
+    /// As [`DataPath::move_pieces`].
+    pub(super) unsafe fn move_pieces(
+        &self,
+        direction: Direction,
+        pieces: impl Iterator<Item = Piece>,
+    ) -> Result<()> {
+        let Some((data, key)) = &self.data else {
+            return Err(Error::Protocol("the link has no data connection"));
+        };
+        let session = self.session();
+        session.state().check_alive()?;
+        let pieces = pieces.map(|piece| Piece {
+            remote: self.address + piece.remote,
+            ..piece
+        });
+        // SAFETY: the caller's promise.
+        let moved = unsafe { data.move_pieces(direction, *key, pieces, &|| session.wake()) };
+        moved.map_err(|error| {
+            // An endpoint that has failed moves nothing any more. Nothing but a new link has another one.
+            if data.has_failed() {
+                session.end(session.ended(error.to_string()), true);
+            }
+            // The end of the link is the reason, whatever UCX says.
+            session.state().check_alive().err().unwrap_or(error)
+        })
+    }
+
+    /// Moves bytes by UCX.
+    ///
+    /// # Safety
+    /// As [`DataPath::move_pieces`].
+    pub(super) unsafe fn move_one(
+        &self,
+        direction: Direction,
+        at: u64,
+        local: &Span,
+    ) -> Result<()> {
+        if self.staging > 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.move_staged(direction, at, local) };
+        }
+        let piece = Piece {
+            local: local.start,
+            len: local.len,
+            remote: at,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.move_pieces(direction, std::iter::once(piece)) }
+    }
+
+    /// Copies bytes here.
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        if self.data.is_none() {
+            return self.read_over_tls(at, into);
+        }
+        let local = Span {
+            start: into.as_mut_ptr(),
+            len: into.len(),
+        };
+        // SAFETY: the slice is borrowed until this returns.
+        unsafe { self.move_one(Direction::Get, at, &local) }
+    }
+
+    /// Copies bytes there.
+    pub(super) fn write(&self, at: u64, from: &[u8]) -> Result<()> {
+        if self.data.is_none() {
+            return self.write_over_tls(at, from);
+        }
+        let local = Span {
+            // Only read from.
+            start: from.as_ptr().cast_mut(),
+            len: from.len(),
+        };
+        // SAFETY: the slice is borrowed until this returns.
+        unsafe { self.move_one(Direction::Put, at, &local) }
+    }
+
+    /// Takes the turn to move staged memory: the owner has one buffer for a link, and keeps so many requests
+    /// waiting and no more.
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        let turn = || self.session().staging.lock();
+        (self.staging > 0).then(|| turn().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn read_over_tls(&self, mut at: u64, into: &mut [u8]) -> Result<()> {
+        let _turn = self.turn();
+        let mut under_way: VecDeque<(Arc<Question>, &mut [u8])> = VecDeque::new();
+        let mut pieces = into.chunks_mut(MAX_DATA);
+        loop {
+            let piece = match under_way.len() < PIECES_UNDER_WAY {
+                true => pieces.next(),
+                false => None,
+            };
+            if let Some(piece) = piece {
+                let len = piece.len() as u32;
+                let question = self.session().ask(|request| Message::Read {
+                    request,
+                    id: self.id,
+                    offset: at,
+                    len,
+                })?;
+                at += u64::from(len);
+                under_way.push_back((question, piece));
+                continue;
+            }
+            let Some((question, piece)) = under_way.pop_front() else {
+                return Ok(());
+            };
+            match question.wait()? {
+                Answer::Data(bytes) if bytes.len() == piece.len() => piece.copy_from_slice(&bytes),
+                _ => return Err(Error::Protocol("its answer is to another question")),
+            }
+        }
+    }
+
+    fn write_over_tls(&self, mut at: u64, from: &[u8]) -> Result<()> {
+        let _turn = self.turn();
+        let mut under_way: VecDeque<Arc<Question>> = VecDeque::new();
+        let mut pieces = from.chunks(MAX_DATA);
+        loop {
+            let piece = match under_way.len() < PIECES_UNDER_WAY {
+                true => pieces.next(),
+                false => None,
+            };
+            if let Some(bytes) = piece {
+                let question = self.session().ask(|request| Message::Write {
+                    request,
+                    id: self.id,
+                    offset: at,
+                    bytes,
+                })?;
+                at += bytes.len() as u64;
+                under_way.push_back(question);
+                continue;
+            }
+            let Some(question) = under_way.pop_front() else {
+                return Ok(());
+            };
+            wait_until_done(&question)?;
+        }
+    }
+
+    /// Moves bytes by UCX through the owner's staging buffer: while one part of it moves, the owner copies
+    /// others.
+    ///
+    /// # Safety
+    /// As [`DataPath::move_pieces`].
+    unsafe fn move_staged(&self, direction: Direction, at: u64, local: &Span) -> Result<()> {
+        let _turn = self.turn();
+        let part_len = self.staging as usize / STAGING_PARTS;
+        let mut copies: VecDeque<(usize, Arc<Question>)> = VecDeque::new();
+        let part_of = |index: usize| {
+            let start = index * part_len;
+            (start < local.len).then(|| (start, part_len.min(local.len - start)))
+        };
+        let ask = |index: usize, start: usize, len: usize| {
+            self.session().ask(|request| Message::Stage {
+                request,
+                id: self.id,
+                into_memory: direction == Direction::Put,
+                offset: at + start as u64,
+                at: (index % STAGING_PARTS * part_len) as u32,
+                len: len as u32,
+            })
+        };
+        // SAFETY: the caller's promise; each part is inside of the span.
+        let move_part = |index: usize, start: usize, len: usize| unsafe {
+            let piece = Piece {
+                local: local.start.wrapping_add(start),
+                len,
+                remote: (index % STAGING_PARTS * part_len) as u64,
+            };
+            self.move_pieces(direction, std::iter::once(piece))
+        };
+        let mut result = Ok(());
+        let mut next = 0;
+        while result.is_ok() {
+            let part = part_of(next);
+            match (direction, part) {
+                (Direction::Put, Some((start, len))) => {
+                    // Before a place of the buffer is written again, what was there has been copied.
+                    if copies.len() == STAGING_PARTS
+                        && let Some((_, copy)) = copies.pop_front()
+                    {
+                        result = wait_until_done(&copy);
+                    }
+                    result = result
+                        .and_then(|()| move_part(next, start, len))
+                        .and_then(|()| ask(next, start, len))
+                        .map(|copy| copies.push_back((next, copy)));
+                    next += 1;
+                }
+                (Direction::Get, Some((start, len))) if copies.len() < STAGING_PARTS => {
+                    result = ask(next, start, len).map(|copy| copies.push_back((next, copy)));
+                    next += 1;
+                }
+                _ => {
+                    let Some((index, copy)) = copies.pop_front() else {
+                        break;
+                    };
+                    result = wait_until_done(&copy);
+                    if result.is_ok()
+                        && direction == Direction::Get
+                        && let Some((start, len)) = part_of(index)
+                    {
+                        result = move_part(index, start, len);
+                    }
+                }
+            }
+        }
+        // The next one to use the buffer must not find a copy of this one there.
+        for (_, copy) in copies {
+            let _ = copy.wait();
+        }
+        result
+    }
+}
+
+/// Bytes of this host.
+pub(super) struct Span {
+    pub(super) start: *mut u8,
+    pub(super) len: usize,
+}
+
+fn wait_until_done(question: &Question) -> Result<()> {
+    match question.wait()? {
+        Answer::Done(_) => Ok(()),
+        _ => Err(Error::Protocol("its answer is to another question")),
+    }
+}

@@ -1,0 +1,181 @@
+"""Who keeps what, and until when: reserves of allocators, owners of lent memory, streams that wait."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import crosshandle
+from conftest import DEADLINE, Peer
+from crosshandle import _crosshandle as _rust
+from crosshandle import _streams
+
+
+class Owner:
+    pass
+
+
+class Allocator:
+    """The functions that torch calls, for a device that no other test has."""
+
+    def __init__(self, number: int):
+        library = ctypes.CDLL(_rust.__file__)
+        self._allocate, self._free = library.crosshandle_allocate, library.crosshandle_free
+        self._allocate.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+        self._allocate.restype = ctypes.c_void_p
+        self._free.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+        self._free.restype = None
+        self._number = number
+
+    def allocate(self, nbytes: int) -> int:
+        address = self._allocate(nbytes, self._number, None)
+        assert address is not None
+        return int(address)
+
+    def free(self, address: int, nbytes: int) -> None:
+        self._free(address, nbytes, self._number, None)
+
+
+def test_a_reserve_ends_with_its_pool_and_what_is_in_it() -> None:
+    # Large, so that no block has anything else in it.
+    context, number, reserve = crosshandle.Context(), 1001, 4 << 20
+
+    def is_there(address: int) -> bool:
+        try:
+            context.memory_handle_at(address)
+        except crosshandle.Error:
+            return False
+        return True
+
+    allocator = Allocator(number)
+    first, second = (_rust.serve_allocations(context, number, reserve) for _ in range(2))
+    assert first is not None and second is not None
+    one = allocator.allocate(1000)
+    two = allocator.allocate(reserve)
+    assert is_there(one) and is_there(two)
+    # The first pool ends. The second one's reserve is empty now and then.
+    allocator.free(two, reserve)
+    _rust.abandon_arena(number, first)
+    assert is_there(one) and is_there(two)
+    # What is left of the first one is nobody's.
+    assert allocator.allocate(2000) == two
+    allocator.free(two, 2000)
+    # Its last part was given back.
+    allocator.free(one, 1000)
+    assert not is_there(one) and is_there(two)
+    _rust.abandon_arena(number, second)
+    assert not is_there(two)
+    assert _rust.serve_allocations(context, number, 0) is None
+
+
+def hold(pipe: Any) -> None:
+    context = crosshandle.Context()
+    memory = context.open_memory(pipe.recv())
+    pipe.send(memory.read(5))
+    pipe.recv()
+    pipe.send(memory.read(5))
+    memory.close()
+    pipe.send("closed")
+    # Attached still.
+    pipe.recv()
+
+
+@pytest.mark.parametrize("ends", ["closes", "dies"])
+def test_an_owner_outlives_its_context(start: Callable[..., Peer], ends: str) -> None:
+    context = crosshandle.Context()
+    memory = context.allocate(100)
+    memory.write(b"bytes")
+    owner = Owner()
+    kept = weakref.ref(owner)
+    part = memory.lend(owner)
+    del owner
+    peer = start(hold)
+    peer.send(bytes(part.handle()))
+    assert peer.receive() == b"bytes"
+    part.close()
+    memory.close()
+    del part, memory, context
+    gc.collect()
+    other = crosshandle.default_context()
+    other.allocate(10).handle()
+    assert kept() is not None, "it is open"
+    if ends == "dies":
+        peer.kill()
+    else:
+        peer.send(None)
+        assert peer.receive() == b"bytes"
+        assert peer.receive() == "closed"
+
+    waited = threading.Event()
+    for _ in range(int(DEADLINE * 100)):
+        # Whoever makes something looks for what was closed.
+        other.allocate(10).handle()
+        if kept() is None:
+            break
+        waited.wait(0.01)
+    assert kept() is None, "nobody has it open"
+    if ends == "closes":
+        peer.send(None)
+        peer.end()
+
+
+def test_each_signal_of_a_queue_has_its_number() -> None:
+    context = crosshandle.default_context()
+    event = context.event()
+    numbers: list[list[int]] = [[] for _ in range(4)]
+
+    def signal(own: list[int]) -> None:
+        queue = context.queue()
+        own.extend(queue.signal(event) for _ in range(500))
+        queue.finish(timeout=DEADLINE)
+
+    threads = [threading.Thread(target=signal, args=(own,)) for own in numbers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert sorted(sum(numbers, [])) == list(range(1, 2001))
+
+
+def test_a_wait_is_behind_no_other_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeQueue:
+        """A queue that is busy until the events that it waits for were signalled."""
+
+        def __init__(self, number: int):
+            self.native = number
+            self.waits: list[crosshandle.Event] = []
+
+        @property
+        def idle(self) -> bool:
+            return all(event.submitted for event in self.waits)
+
+        def wait(self, event: crosshandle.Event, value: int) -> None:
+            self.waits.append(event)
+
+    class FakeContext:
+        def __init__(self) -> None:
+            self.made = 0
+
+        def queue(self) -> FakeQueue:
+            self.made += 1
+            return FakeQueue(self.made)
+
+    fake = FakeContext()
+    monkeypatch.setattr(_streams, "default_context", lambda device: fake)
+    monkeypatch.setattr(_streams, "_own", {})
+    context = crosshandle.default_context()
+    never, now = context.event(), context.event()
+    assert _streams.waiting(never, 1, "fake:0") == 1
+    assert _streams.waiting(now, 1, "fake:0") == 2
+    now.signal()
+    # What is done is used again, and there are not more than a number.
+    assert _streams.waiting(never, 2, "fake:0") == 2
+    for _ in range(100):
+        _streams.waiting(never, 3, "fake:0")
+    assert fake.made == _streams._MOST_OWN

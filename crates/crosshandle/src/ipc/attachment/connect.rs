@@ -1,0 +1,340 @@
+//! How a process attaches to an exporting context, and how the attachment ends.
+
+use super::{Attachment, ContextId, First, Link, Origin};
+use crate::error::{Error, Result};
+use crate::event_protocol::Owner;
+use crate::handle::Fields;
+use crate::ipc::broker::protocol::{ProgramName, Reply, Request};
+use crate::ipc::broker::{self, Connection, Deadline, Route};
+use crate::ipc::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk};
+use crate::ipc::event_arena::PeerWatches;
+use crate::ipc::exporter::Exporter;
+use crate::ipc::liveness::LivenessLocks;
+use crate::ipc::record::Credential;
+use crate::ipc::tuning::RECONNECT_INTERVAL;
+use crate::observe;
+use crate::os::{process, sleepers};
+use crate::sync::{Condvar, HashMap, Mutex, Turn};
+use crate::threads::disposer::PeerStream;
+use crate::threads::driver_jobs;
+use crate::threads::exchange::{Next, Registration, Source, watch};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// Attachments to other processes. `None`: one is being made.
+type Attachments = HashMap<ContextId, Option<Weak<Attachment>>>;
+static ATTACHMENTS: LazyLock<Mutex<Attachments>> = LazyLock::new(Mutex::default);
+/// Notified when an entry was filled or removed.
+static CHANGED: Condvar = Condvar::new();
+
+impl Attachment {
+    /// Returns the attachment to the context that made a handle, or to its holder, made now if there is
+    /// none.
+    ///
+    /// `next` is what the caller will fetch first: if the exporter has to be asked, it is asked for that at
+    /// the same time.
+    pub(crate) fn to(
+        fields: &Fields,
+        route: Route,
+        origin: &Origin,
+        next: First,
+        deadline: &Deadline,
+    ) -> Result<Arc<Self>> {
+        let context = ContextId::by(fields, route);
+        let is_local =
+            route == Route::Exporter && broker::address::exporter_id()? == fields.exporter;
+        if is_local && let Some(exports) = broker::local_exports(fields.context) {
+            let exporter = exports.as_any().downcast::<Exporter>();
+            let exporter = exporter.map_err(|_| Error::Stale)?;
+            return Ok(Arc::new(Self {
+                catalog: Arc::clone(exporter.catalog()),
+                ledger: exporter.own_ledger()?,
+                arenas: Some(Arc::clone(exporter.arenas())),
+                owner: Owner::EXPORTER,
+                link: Link::Local(Arc::downgrade(&exporter)),
+                watches: PeerWatches::default(),
+                origin: context,
+                fetching: Turn::default(),
+                ends_with_it: OnceLock::new(),
+            }));
+        }
+        if is_local {
+            // Ours, and its context is dropped.
+            return Err(Error::ExporterGone { pid: fields.pid });
+        }
+        // Dropped without the lock, which its drop takes.
+        let mut _ended = None;
+        let mut attachments = ATTACHMENTS.lock();
+        loop {
+            match attachments.get(&context) {
+                None => break,
+                Some(entry) => {
+                    // `None`: one is being made, or is being dropped and closes the arena soon.
+                    if let Some(attachment) = entry.as_ref().and_then(Weak::upgrade) {
+                        // A holder's successor goes on where it ended.
+                        if route == Route::Holder && attachment.is_hung_up() {
+                            _ended = Some(attachment);
+                            break;
+                        }
+                        // First, since dropping the last attachment takes the lock.
+                        drop(attachments);
+                        attachment.check_admitted(origin)?;
+                        if attachment.is_hung_up() {
+                            return Err(Error::ExporterGone { pid: fields.pid });
+                        }
+                        return Ok(attachment);
+                    }
+                }
+            }
+            let left = deadline.left();
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::TimedOut(
+                    "waiting for another open of the same exporter",
+                ));
+            }
+            attachments = match left {
+                Some(left) => CHANGED.wait_timeout(attachments, left).0,
+                None => CHANGED.wait(attachments),
+            };
+        }
+        attachments.insert(context, None);
+        drop(attachments);
+        let vacancy = Vacancy(context);
+        let attachment = Self::connect(fields, route, origin, next, deadline)?;
+        vacancy.fill(&attachment);
+        // Only now, since a hang-up may drop the attachment.
+        if let Err(error) = attachment.watch_hang_up() {
+            // Nobody may go on with it who has found it meanwhile: it would never notice a hang-up.
+            attachment.note_hang_up();
+            return Err(error);
+        }
+        attachment.tell(observe::attached);
+        Ok(attachment)
+    }
+
+    /// Attaches, again if the exporter hangs up before it has answered: it does so when it has too many
+    /// connections, to those that have said nothing yet.
+    fn connect(
+        fields: &Fields,
+        route: Route,
+        origin: &Origin,
+        next: First,
+        deadline: &Deadline,
+    ) -> Result<Arc<Self>> {
+        let _span = observe::attaching(fields.context, fields.pid);
+        // Before a peer's descriptor is here: the thread closes all in a table of its own, which lasts
+        // as long as the owner of a hostile one likes. Who needs it asks again for the error.
+        let _ = LivenessLocks::get();
+        loop {
+            let connection = Self::open_connection(fields, route, origin, deadline)?;
+            let request = Request::Attach {
+                context: fields.context,
+                credential: Credential::of(fields),
+                program: program_name(),
+            };
+            match connection.ask_for_memory(request, Some(next.request(fields)), deadline) {
+                Err(_) if connection.has_hung_up() && !deadline.is_over() => {
+                    thread::sleep(RECONNECT_INTERVAL);
+                }
+                answer => {
+                    let context = ContextId::by(fields, route);
+                    return Self::accepted(context, connection, origin.timeout, answer?);
+                }
+            }
+        }
+    }
+
+    fn open_connection(
+        fields: &Fields,
+        route: Route,
+        origin: &Origin,
+        deadline: &Deadline,
+    ) -> Result<Connection> {
+        let connection = Connection::open(
+            fields.exporter,
+            fields.pid,
+            route,
+            origin.directory.as_deref(),
+            &origin.policy,
+            deadline,
+        )?;
+        if connection.is_self() && !LivenessLocks::get()?.are_separate() {
+            return Err(Error::Unsupported(
+                "the handle was made by another copy of crosshandle in this same process, and this \
+                 system lacks what it takes to open it: close_range(2) with CLOSE_RANGE_UNSHARE \
+                 (Linux 5.9)"
+                    .into(),
+            ));
+        }
+        Ok(connection)
+    }
+
+    fn accepted(
+        origin: ContextId,
+        connection: Connection,
+        timeout: Duration,
+        (reply, [catalog_file, ledger_file]): (Reply, [OwnedFd; 2]),
+    ) -> Result<Arc<Self>> {
+        let Reply::Attached {
+            owner,
+            locks_ledger,
+        } = reply
+        else {
+            return Err(Error::Protocol("it answers another question"));
+        };
+        let owner = Owner::new(owner)
+            .filter(|owner| *owner != Owner::EXPORTER)
+            .ok_or(Error::Protocol("it gave an owner that cannot be"))?;
+        let (catalog, ledger) = (Catalog::default(), Ledger::default());
+        catalog.add(CatalogChunk::open(&catalog_file, 0)?);
+        ledger.add(LedgerChunk::open(&ledger_file, 0)?);
+        if locks_ledger {
+            ledger.lock_liveness(&ledger_file)?;
+        }
+        Ok(Arc::new(Self {
+            catalog: Arc::new(catalog),
+            ledger: Arc::new(ledger),
+            arenas: Some(Arc::default()),
+            owner,
+            link: Link::Remote {
+                connection: Box::new(connection),
+                timeout,
+                hung_up_at: AtomicU64::new(0),
+                watch: OnceLock::new(),
+            },
+            watches: PeerWatches::default(),
+            origin,
+            fetching: Turn::default(),
+            ends_with_it: OnceLock::new(),
+        }))
+    }
+
+    fn watch_hang_up(self: &Arc<Self>) -> Result<()> {
+        if let Link::Remote {
+            connection,
+            watch: registered,
+            ..
+        } = &self.link
+        {
+            let notice = HangUp {
+                stream: connection.stream(),
+                attachment: Arc::downgrade(self),
+            };
+            let _ = registered.set(watch(Arc::new(notice))?);
+        }
+        Ok(())
+    }
+
+    fn note_hang_up(&self) {
+        if let Link::Remote { hung_up_at, .. } = &self.link {
+            hung_up_at.store(process::time().max(1), Ordering::Release);
+        }
+    }
+
+    /// Checks the exporter against a context's policy: another context of this process, with a wider
+    /// one, may have attached to it.
+    fn check_admitted(&self, origin: &Origin) -> Result<()> {
+        match &self.link {
+            Link::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
+                Err(Error::NotAdmitted {
+                    uid: connection.uid(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the name of this program, as messages carry it.
+fn program_name() -> ProgramName {
+    let name = process::program();
+    let mut bytes = ProgramName::default();
+    let end = name.floor_char_boundary(bytes.len().min(name.len()));
+    bytes[..end].copy_from_slice(&name.as_bytes()[..end]);
+    bytes
+}
+
+/// The entry in [`ATTACHMENTS`] of an attachment that is being made. Dropped when it is made, or
+/// when that has failed.
+struct Vacancy(ContextId);
+
+impl Vacancy {
+    fn fill(self, attachment: &Arc<Attachment>) {
+        let mut attachments = ATTACHMENTS.lock();
+        attachments.insert(self.0, Some(Arc::downgrade(attachment)));
+    }
+}
+
+impl Drop for Vacancy {
+    fn drop(&mut self) {
+        let mut attachments = ATTACHMENTS.lock();
+        if let Some(None) = attachments.get(&self.0) {
+            attachments.remove(&self.0);
+        }
+        drop(attachments);
+        CHANGED.notify_all();
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        drop(self.ends_with_it.take());
+        let Link::Remote {
+            connection, watch, ..
+        } = &mut self.link
+        else {
+            return;
+        };
+        drop(watch.take());
+        self.ledger.leave_all();
+        // Where liveness locks are not separate, closing an arena drops every lock that this process
+        // has on it, so no thread may attach anew before that: see `super::liveness`.
+        self.arenas = None;
+        connection.hang_up();
+        let mut attachments = ATTACHMENTS.lock();
+        if let Some(Some(entry)) = attachments.get(&self.origin)
+            && entry.strong_count() == 0
+        {
+            attachments.remove(&self.origin);
+        }
+        drop(attachments);
+        CHANGED.notify_all();
+    }
+}
+
+/// The watched source that notices that an exporter has hung up.
+struct HangUp {
+    stream: Arc<PeerStream>,
+    attachment: Weak<Attachment>,
+}
+
+impl Source for HangUp {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn wants_messages(&self) -> bool {
+        false
+    }
+
+    fn ready(&self, _: Registration) -> Next {
+        let Some(attachment) = self.attachment.upgrade() else {
+            return Next::Forget;
+        };
+        attachment.note_hang_up();
+        attachment.fail_orphans();
+        // Waits for signals that no process has submitted are over too.
+        sleepers::wake_all();
+        attachment.tell_hung_up();
+        if let Some(last) = Arc::into_inner(attachment) {
+            driver_jobs::drop_later(last);
+        }
+        Next::Forget
+    }
+}

@@ -1,0 +1,48 @@
+//! Contexts of other processes.
+
+use crate::handle::Fields;
+use crate::ipc::broker::Route;
+use crate::os::is_planted;
+use std::hash::{Hash, Hasher};
+
+/// A context of any process, as its exporter answers for it or a holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ContextId {
+    pub(super) exporter: u64,
+    pub(super) context: u32,
+    pub(super) route: Route,
+}
+
+impl Hash for ContextId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.to_word());
+    }
+}
+
+impl ContextId {
+    /// Returns the context that made a handle.
+    #[inline]
+    pub(crate) fn of(fields: &Fields) -> Self {
+        Self::by(fields, Route::Exporter)
+    }
+
+    /// Returns the context that made a handle, as one answers for it.
+    #[inline]
+    pub(crate) fn by(fields: &Fields, route: Route) -> Self {
+        Self {
+            route,
+            exporter: match is_planted("finding-8") {
+                true => 0,
+                false => fields.exporter,
+            },
+            context: fields.context,
+        }
+    }
+
+    /// Returns a word that few contexts have in common: the numbers of exporters are random. Contexts of
+    /// one exporter differ in its upper half.
+    #[inline]
+    pub(crate) fn to_word(self) -> u64 {
+        self.exporter ^ u64::from(self.context) << 32
+    }
+}

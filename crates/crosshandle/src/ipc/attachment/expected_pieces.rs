@@ -1,0 +1,72 @@
+//! The pieces that an exporter has to send.
+
+use crate::error::{Error, Result};
+use crate::handle::HandleError;
+use crate::ipc::broker::FetchedPieces;
+use crate::ipc::broker::protocol::PieceTable;
+
+/// What an exporter has to send of a segment that consists of pieces: each piece once, in their order, and
+/// as many bytes as it said.
+pub(super) struct ExpectedPieces {
+    segment: u32,
+    /// The number of the next piece.
+    pub(super) next: u32,
+    /// The number of all pieces, and their bytes, once it has said so.
+    all: Option<(u32, u64)>,
+    /// Bytes of the pieces so far.
+    bytes: u64,
+}
+
+impl ExpectedPieces {
+    pub(super) fn new(segment: u32) -> Self {
+        Self {
+            segment,
+            next: 0,
+            all: None,
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn check(&mut self, pieces: &FetchedPieces) -> Result<()> {
+        let batch = &pieces.batch;
+        let table = PieceTable {
+            total: batch.total,
+            first: batch.first,
+            parts: batch.files.iter().map(|file| file.part).collect(),
+        };
+        self.check_table(pieces.segment, pieces.len, &table)
+    }
+
+    pub(super) fn check_table(&mut self, segment: u32, len: u64, table: &PieceTable) -> Result<()> {
+        if segment != self.segment {
+            return Err(other_segment());
+        }
+        let all = (table.total, len);
+        if *self.all.get_or_insert(all) != all || table.first != self.next {
+            return Err(Error::Protocol("its pieces don't follow each other"));
+        }
+        self.next += table.parts.len() as u32;
+        for part in &table.parts {
+            self.bytes = self.bytes.saturating_add(part.len);
+        }
+        let is_right = match self.is_done() {
+            true => self.bytes == len,
+            false => self.bytes < len,
+        };
+        match is_right {
+            true => Ok(()),
+            false => Err(Error::Protocol("its pieces have another length in all")),
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.all.is_some_and(|(total, _)| self.next == total)
+    }
+}
+
+pub(super) fn other_segment() -> Error {
+    Error::Handle(HandleError::Malformed {
+        field: "segment",
+        why: "its exporter has the object in another one",
+    })
+}

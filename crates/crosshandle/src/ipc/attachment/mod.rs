@@ -1,0 +1,243 @@
+//! Attachments: the importing process's half of sharing, which fetches from an exporter and notices
+//! its death.
+
+mod connect;
+mod context_id;
+mod expected_pieces;
+mod fetch;
+mod shared_files;
+
+pub(crate) use context_id::ContextId;
+pub(crate) use fetch::First;
+
+use super::broker::{Connection, Deadline, PeerPolicy};
+use super::chunks::{Catalog, Ledger};
+use super::event_arena::{EventArenas, PeerWatches};
+use super::exporter::Exporter;
+use super::open_count;
+use super::record::{Credential, Record};
+use crate::error::{Error, Result};
+use crate::event_protocol::{Liveness, Owner};
+use crate::observe::{self, Peer, Side};
+use crate::os::process;
+use crate::sync::Turn;
+use crate::threads::exchange::Watch;
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// The directory in which to look for exporters, the admitted users, and the time to wait for an
+/// answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) policy: PeerPolicy,
+    pub(crate) timeout: Duration,
+}
+
+/// This process's place in one exporting context. There is at most one for each context. (Another
+/// copy of this library in the same process counts as another process: see [`super::liveness`].)
+pub(crate) struct Attachment {
+    catalog: Arc<Catalog>,
+    ledger: Arc<Ledger>,
+    /// `None` only while it is being dropped.
+    arenas: Option<Arc<EventArenas>>,
+    owner: Owner,
+    link: Link,
+    watches: PeerWatches,
+    origin: ContextId,
+    /// Held while a chunk is fetched, so that it is fetched once.
+    fetching: Turn,
+    /// Dropped when the attachment is, before anything else of it.
+    ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+/// The way to the exporter.
+enum Link {
+    /// To this very process. The context may end before this does.
+    Local(Weak<Exporter>),
+    /// To another process.
+    Remote {
+        connection: Box<Connection>,
+        /// The longest time that a question may take which no open asks.
+        timeout: Duration,
+        /// When the exporter was found to have hung up, in nanoseconds since 1970; 0: it has not.
+        hung_up_at: AtomicU64,
+        watch: OnceLock<Watch>,
+    },
+}
+
+impl Attachment {
+    pub(super) fn arenas(&self) -> &EventArenas {
+        self.arenas.as_deref().expect("present until drop")
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub(super) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Returns the name of an object that is open here, if it has one.
+    pub(crate) fn name_of(&self, record: u32) -> Option<String> {
+        Some(self.catalog.name(record)).filter(|name| !name.is_empty())
+    }
+
+    /// Returns when the exporter was found to have ended, in nanoseconds since 1970; 0 if it lives, as
+    /// far as is known.
+    pub(super) fn hung_up_at(&self) -> u64 {
+        match &self.link {
+            Link::Local(_) => 0,
+            Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire),
+        }
+    }
+
+    /// Tells the program something of the exporter.
+    fn tell(&self, what: fn(Side, &Peer<'_>)) {
+        let exporter = self.catalog.peer(Owner::EXPORTER);
+        let peer = Peer {
+            context: self.origin.context,
+            owner: self.owner.get(),
+            pid: exporter.pid,
+            program: &exporter.program,
+        };
+        what(Side::Importer, &peer);
+    }
+
+    /// Tells the program that the exporter has hung up.
+    fn tell_hung_up(&self) {
+        match self.catalog.peer(Owner::EXPORTER).ended {
+            0 => self.tell(observe::died),
+            _ => self.tell(observe::detached),
+        }
+    }
+
+    /// Returns the number of the exporting context.
+    pub(crate) fn context(&self) -> u32 {
+        self.origin.context
+    }
+
+    /// Fails what dead processes left unfinished in the events that this process has opened.
+    fn fail_orphans(&self) {
+        /// The liveness of processes, each asked for once: a look at a lock takes as long as hostile
+        /// processes have locks on the file.
+        struct Known<'a>(&'a Attachment, RefCell<BTreeMap<u16, bool>>);
+        impl Liveness for Known<'_> {
+            fn is_dead(&self, owner: Owner) -> bool {
+                let mut known = self.1.borrow_mut();
+                *known
+                    .entry(owner.get())
+                    .or_insert_with(|| self.0.is_dead(owner))
+            }
+        }
+        let known = Known(self, RefCell::default());
+        self.arenas().for_each(|arena| arena.fail_orphans(&known));
+    }
+
+    /// Returns the place for what is dropped when the attachment is, before anything else of it.
+    pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.ends_with_it
+    }
+
+    pub(super) fn shared_arenas(&self) -> Arc<EventArenas> {
+        Arc::clone(self.arenas.as_ref().expect("present until drop"))
+    }
+
+    /// Returns the owner that this process signals as.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Counts one open of a record, to be ended with [`release`](Self::release).
+    #[inline]
+    pub(crate) fn hold(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
+        match self.try_open(credential.record) {
+            Some(true) => Ok(()),
+            Some(false) => Err(Error::Stale),
+            None => self.hold_in_new_chunk(credential, deadline),
+        }
+    }
+
+    #[cold]
+    fn hold_in_new_chunk(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
+        self.fetch_chunk(credential, deadline)?;
+        match self.try_open(credential.record) {
+            Some(true) => Ok(()),
+            _ => Err(Error::Stale),
+        }
+    }
+
+    /// Counts one open of a record, unless it has another generation; `None` if its chunks are not here.
+    #[inline]
+    fn try_open(&self, record: Record) -> Option<bool> {
+        let count = self.ledger.count(record.index)?;
+        let generation = self.catalog.generation(record.index)?;
+        Some(open_count::try_open(count, generation, record.generation))
+    }
+
+    /// Ends one open of a record.
+    #[inline]
+    pub(crate) fn release(&self, record: u32) {
+        if process::is_forked() {
+            return;
+        }
+        if let Some(count) = self.ledger.count(record) {
+            open_count::close(count);
+        }
+    }
+
+    /// Returns whether the exporter is this very process.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.link, Link::Local(_))
+    }
+
+    /// Returns whether the exporter has hung up: nothing new can be fetched, and what is open stays.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        match &self.link {
+            Link::Local(exporter) => exporter.strong_count() == 0,
+            Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire) != 0,
+        }
+    }
+}
+
+impl Liveness for Attachment {
+    fn is_dead(&self, owner: Owner) -> bool {
+        match &self.link {
+            // Our own signals are alive, whatever became of the context.
+            _ if owner == self.owner => false,
+            Link::Local(exporter) => match exporter.upgrade() {
+                Some(exporter) => exporter.is_dead(owner),
+                None => !self.arenas().is_alive(owner),
+            },
+            Link::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
+            Link::Remote { .. } => !self.arenas().is_alive(owner),
+        }
+    }
+
+    fn is_known_abandoned(&self) -> bool {
+        self.is_hung_up()
+    }
+
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        // Of the exporter's own death the connection tells, and of other deaths the exporter in this
+        // process.
+        if let Link::Remote { .. } = self.link
+            && let Some(owner) = owner()
+            && owner != self.owner
+            && owner != Owner::EXPORTER
+            && let Some(arenas) = &self.arenas
+        {
+            self.watches.watch(owner, &self.catalog, arenas);
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.is_hung_up() || self.is_dead(Owner::EXPORTER)
+    }
+}

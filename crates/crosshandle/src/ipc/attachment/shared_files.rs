@@ -1,0 +1,121 @@
+//! The files that an exporter shares with its importers: event arenas, and chunks of catalog and ledger.
+
+use super::{Attachment, Link};
+use crate::error::{Error, Result};
+use crate::ipc::broker::Deadline;
+use crate::ipc::broker::protocol::{Reply, Request};
+use crate::ipc::chunks::{CatalogChunk, LedgerChunk, capacity, place_of};
+use crate::ipc::event_arena::EventArena;
+use crate::ipc::record::Credential;
+use crate::sync::TurnGuard;
+use std::sync::Arc;
+
+impl Attachment {
+    /// Returns the arena and the index of the slot of an event that is in one of the context's own.
+    #[inline]
+    pub(crate) fn event(
+        &self,
+        credential: &Credential,
+        deadline: &Deadline,
+    ) -> Result<(&EventArena, usize)> {
+        match self.arenas().common(credential.record.index) {
+            Some(found) => Ok(found),
+            None => self.fetch_common(credential, deadline),
+        }
+    }
+
+    #[cold]
+    fn fetch_common(
+        &self,
+        credential: &Credential,
+        deadline: &Deadline,
+    ) -> Result<(&EventArena, usize)> {
+        let _turn = self.take_turn(deadline)?;
+        let (arenas, record) = (self.arenas(), credential.record.index);
+        if arenas.common(record).is_none() {
+            let place = place_of(record).ok_or(Error::Stale)?;
+            arenas.add_common(
+                record,
+                self.fetch_arena(credential, capacity(place.chunk()), deadline)?,
+            );
+        }
+        arenas.common(record).ok_or(Error::Stale)
+    }
+
+    /// Returns the arena of an event that has one to itself.
+    pub(crate) fn isolated_event(
+        &self,
+        credential: &Credential,
+        deadline: &Deadline,
+    ) -> Result<Arc<EventArena>> {
+        let (arenas, event) = (self.arenas(), credential.record);
+        if let Some(found) = arenas.isolated(event) {
+            return Ok(found);
+        }
+        let _turn = self.take_turn(deadline)?;
+        if let Some(found) = arenas.isolated(event) {
+            return Ok(found);
+        }
+        let arena = Arc::new(self.fetch_arena(credential, 1, deadline)?);
+        arenas.add_isolated(event, &arena);
+        Ok(arena)
+    }
+
+    /// Waits until no other thread fetches what all share.
+    fn take_turn(&self, deadline: &Deadline) -> Result<TurnGuard<'_>> {
+        self.fetching.take(deadline.left()).ok_or(Error::TimedOut(
+            "waiting for an earlier question to the exporter",
+        ))
+    }
+
+    fn fetch_arena(
+        &self,
+        credential: &Credential,
+        slots: usize,
+        deadline: &Deadline,
+    ) -> Result<EventArena> {
+        let Link::Remote { connection, .. } = &self.link else {
+            // The exporter's own arenas are all here.
+            return Err(Error::Stale);
+        };
+        let request = Request::Arena(*credential);
+        let (reply, [file, liveness]) = connection.ask_for_memory(request, None, deadline)?;
+        if reply != Reply::Sent {
+            return Err(Error::Protocol("it answers another question"));
+        }
+        let arena = EventArena::open(&file, slots)?;
+        self.arenas().show_liveness_in(liveness, self.owner)?;
+        Ok(arena)
+    }
+
+    /// Fetches the chunks of catalog and ledger that a record lies in, unless they are here.
+    #[cold]
+    pub(crate) fn fetch_chunk(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
+        let record = credential.record.index;
+        let place = place_of(record).ok_or(Error::Stale)?;
+        let _turn = self.take_turn(deadline)?;
+        if self.catalog.generation(record).is_some() && self.ledger.count(record).is_some() {
+            return Ok(());
+        }
+        let connection = match &self.link {
+            Link::Local(exporter) => {
+                // Its catalog is all here.
+                let exporter = exporter.upgrade().ok_or(Error::Stale)?;
+                return match self.catalog.generation(record) {
+                    Some(_) => exporter.extend_own_ledger(record),
+                    None => Err(Error::Stale),
+                };
+            }
+            Link::Remote { connection, .. } => connection,
+        };
+        let request = Request::Chunk(*credential);
+        let (reply, [catalog, ledger]) = connection.ask_for_memory(request, None, deadline)?;
+        if reply != Reply::Sent {
+            return Err(Error::Protocol("it answers another question"));
+        }
+        let catalog = CatalogChunk::open(&catalog, place.chunk())?;
+        self.ledger.add(LedgerChunk::open(&ledger, place.chunk())?);
+        self.catalog.add(catalog);
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! Waits, and what they end with.
+
+use super::{EventCore, Role};
+use crate::error::{Error, PeerDeath, Result};
+use crate::event_protocol::{FailureReason, Liveness, Outcome, Owner, Target, WaitError, WaitMode};
+use crate::ipc::chunks::Sleeper;
+use crate::os::{process, sleepers};
+use std::sync::Arc;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+impl EventCore {
+    /// Fails the unfinished signals of dead processes.
+    fn fail_orphans(&self) {
+        self.slot().fail_orphans(self.liveness());
+    }
+
+    /// Returns the number to wait for now, unless all signals are complete.
+    #[inline]
+    pub(crate) fn unfinished(&self) -> Option<u64> {
+        self.slot().unfinished()
+    }
+
+    /// Returns the number of the latest signal, unless it has completed without an error.
+    #[inline]
+    pub(crate) fn latest_pending(&self) -> Option<u64> {
+        self.slot().latest_pending()
+    }
+
+    pub(crate) fn issued(&self) -> u64 {
+        self.slot().issued()
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        self.slot().completed()
+    }
+
+    /// Returns the state of a signal. If the exporter is gone, first fails the signals that dead
+    /// processes left unfinished.
+    #[inline]
+    pub(crate) fn outcome(&self, number: u64) -> Outcome {
+        match self.slot().outcome(number) {
+            Outcome::Pending if self.is_orphaned() => self.outcome_among_orphans(number),
+            outcome => outcome,
+        }
+    }
+
+    #[cold]
+    fn outcome_among_orphans(&self, number: u64) -> Outcome {
+        // The exporter, which told of other importers' deaths, is gone.
+        self.fail_orphans();
+        self.slot().outcome(number)
+    }
+
+    /// Returns the result of a signal, if it has finished.
+    pub(crate) fn result(&self, number: u64) -> Option<Result<()>> {
+        match self.outcome(number) {
+            Outcome::Pending => None,
+            Outcome::Complete => Some(Ok(())),
+            Outcome::Failed(reason) => Some(Err(self.failure_of(number, reason))),
+        }
+    }
+
+    #[inline]
+    fn is_orphaned(&self) -> bool {
+        match &self.role {
+            Role::Creator(_) => false,
+            Role::Opener(attachment) => attachment.is_hung_up(),
+        }
+    }
+
+    /// Waits for a signal for at most `timeout`.
+    pub(crate) fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
+        // A peer on another CPU often answers sooner than the clock can be read.
+        match self.look(number) {
+            Some(result) => result,
+            None => self.wait_longer(number, Instant::now().checked_add(timeout)),
+        }
+    }
+
+    /// Waits for a signal, submitted or not.
+    pub(crate) fn wait(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        match self.look(number) {
+            Some(result) => result,
+            None => self.wait_longer(number, deadline),
+        }
+    }
+
+    /// Looks a few times whether a signal has finished, unless the wait saves power.
+    #[inline]
+    fn look(&self, number: u64) -> Option<Result<()>> {
+        if self.mode != WaitMode::Spin {
+            return None;
+        }
+        let result = self.target(number).look_if_worthwhile()?;
+        Some(result.map_err(|error| self.error_of(number, error)))
+    }
+
+    fn wait_longer(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        self.slot()
+            .wait(number, self.mode, deadline, self.liveness())
+            .map_err(|error| self.error_of(number, error))
+    }
+
+    pub(crate) fn mode(&self) -> WaitMode {
+        self.mode
+    }
+
+    /// Returns the event's part in a wait for several.
+    pub(crate) fn target(&self, number: u64) -> Target<'_> {
+        Target {
+            slot: self.slot(),
+            number,
+            liveness: self.liveness(),
+        }
+    }
+
+    pub(crate) fn error_of(&self, number: u64, error: WaitError) -> Error {
+        match error {
+            WaitError::TimedOut => Error::TimedOut("waiting for an event"),
+            WaitError::Failed(reason) => self.failure_of(number, reason),
+            WaitError::Abandoned => self.abandoned(number),
+        }
+    }
+
+    /// Returns the error for a number that never comes, since the event's creator has ended.
+    #[cold]
+    pub(crate) fn abandoned(&self, number: u64) -> Error {
+        self.death(number, Some(Owner::EXPORTER))
+    }
+
+    /// Returns the error for a number whose submitter has ended.
+    #[cold]
+    fn death(&self, number: u64, owner: Option<Owner>) -> Error {
+        let (catalog, hung_up_at) = match &self.role {
+            Role::Creator(exporter) => (&**exporter.catalog(), 0),
+            Role::Opener(attachment) => (attachment.catalog(), attachment.hung_up_at()),
+        };
+        let peer = owner.map(|owner| catalog.peer(owner)).unwrap_or_default();
+        let ended = match peer.ended {
+            0 if owner == Some(Owner::EXPORTER) => hung_up_at,
+            ended => ended,
+        };
+        let ended = UNIX_EPOCH.checked_add(Duration::from_nanos(ended));
+        let name = catalog.name(self.index);
+        Error::PeerDied(Box::new(PeerDeath {
+            pid: Some(peer.pid).filter(|pid| *pid != 0),
+            program: peer.program,
+            ended: ended.filter(|ended| *ended != UNIX_EPOCH),
+            event: match name.is_empty() {
+                true => self.index.to_string(),
+                false => format!("\"{name}\""),
+            },
+            number,
+        }))
+    }
+
+    fn failure_of(&self, number: u64, reason: FailureReason) -> Error {
+        if let FailureReason::OwnerDied(owner) = reason {
+            return self.death(number, owner);
+        }
+        let failure = self.failure.lock();
+        let failure = failure.as_ref().filter(|failure| failure.number == number);
+        Error::CommandFailed(failure.map_or_else(
+            || "the process that ran it knows why".into(),
+            |failure| Arc::clone(&failure.message),
+        ))
+    }
+}
+
+/// What the event's role knows; and sleeping threads are entered into this process's ledger.
+impl Liveness for EventCore {
+    fn is_dead(&self, owner: Owner) -> bool {
+        self.role.liveness().is_dead(owner)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.role.liveness().is_abandoned()
+    }
+
+    fn is_known_abandoned(&self) -> bool {
+        self.role.liveness().is_known_abandoned()
+    }
+
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        self.role.liveness().watch(owner);
+    }
+
+    fn begin_sleep(&self, number: u64) -> Option<usize> {
+        if let Role::Creator(exporter) = &self.role {
+            // Nobody asks about an event that nobody else has. The ledger is made once.
+            if !self.is_exported() || exporter.own_ledger().is_err() {
+                return None;
+            }
+        }
+        self.role.ledger()?.enter(Sleeper {
+            record: self.index,
+            number,
+            thread: sleepers::thread()?,
+            since: process::monotonic_nanoseconds(),
+        })
+    }
+
+    fn end_sleep(&self, place: usize) {
+        if let Some(ledger) = self.role.ledger() {
+            ledger.leave(place);
+        }
+    }
+}

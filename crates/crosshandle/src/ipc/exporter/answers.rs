@@ -1,0 +1,323 @@
+//! What an exporter answers its importers.
+
+use super::Exporter;
+use super::importers::Importer;
+use crate::error::{Error, Result};
+use crate::event_protocol::{Liveness, Owner};
+use crate::ipc::broker::protocol::{PieceSpan, Refusal, program_text};
+use crate::ipc::broker::{
+    Attached, Client, Exports, Fetch, Fetched, FetchedPieces, Newcomer, Supply,
+};
+use crate::ipc::chunks::{Ledger, place_of};
+use crate::ipc::describe::{self, ImporterView, Sources};
+use crate::ipc::record::{Credential, Record};
+use crate::ipc::records::{Exported, ExportedMemory, MIRROR_SEGMENT, Records, Shared};
+use crate::observe::{self, Peer, Side};
+use crate::os::{is_planted, process};
+use crate::threads::driver_jobs;
+use crate::types::Access;
+use crate::types::report::ContextReport;
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Answers an importer's fetch of an object, or of some of its pieces. Calls a driver unless
+/// the object is prepared.
+fn answer(
+    object: &dyn Shared,
+    segment: u32,
+    access: Access,
+    span: PieceSpan,
+) -> Result<Supply, Refusal> {
+    let refusal = |error| match error {
+        // An event without a native mirror.
+        Error::Unsupported(_) if segment == MIRROR_SEGMENT => Refusal::Stale,
+        Error::Unsupported(_) => Refusal::NoReadOnly,
+        _ => Refusal::NoRoom,
+    };
+    let len = object.len() as u64;
+    if let Some(pieces) = object.pieces() {
+        let batch = pieces.lend(span, access).ok_or(Refusal::BadRequest)?;
+        return Ok(Supply::Pieces(FetchedPieces {
+            segment,
+            len,
+            batch: batch.map_err(refusal)?,
+        }));
+    }
+    if span.first != 0 {
+        return Err(Refusal::BadRequest);
+    }
+    Ok(Supply::Whole(Fetched {
+        file: object.descriptor(access).map_err(refusal)?,
+        segment,
+        len,
+        note: object.note(),
+        disposal: None,
+    }))
+}
+
+impl Exporter {
+    /// Returns the export that a credential opens.
+    fn find<'a>(
+        &self,
+        records: &'a Records,
+        credential: &Credential,
+    ) -> Result<&'a Exported, Refusal> {
+        let export = records.export(credential.record.index);
+        let export = export.ok_or(Refusal::Stale)?;
+        // Under the records' lock, so that the export found is the one of this generation.
+        if !self.is_current(credential.record) {
+            return Err(Refusal::Stale);
+        }
+        if export.key != credential.key && !is_planted("finding-1") {
+            return Err(Refusal::WrongKey);
+        }
+        match &export.object {
+            Exported::Memory(memory) if memory.is_moved => Err(Refusal::Moved),
+            object => Ok(object),
+        }
+    }
+
+    fn fetch(
+        &self,
+        memory: &ExportedMemory,
+        record: Record,
+        access: Access,
+        span: PieceSpan,
+    ) -> Result<Fetch, Refusal> {
+        if access == Access::ReadWrite && memory.access == Access::ReadOnly {
+            return Err(Refusal::ReadOnly);
+        }
+        let pieces = memory.object.pieces();
+        let lends_by_driver = pieces.and_then(|pieces| pieces.lends_by_driver(span));
+        if memory.is_prepared && lends_by_driver != Some(true) {
+            // Under the lock still: it calls no driver, and a reference taken along could be the last.
+            return answer(&*memory.object, memory.segment, access, span).map(Fetch::Ready);
+        }
+        let (object, segment) = (Arc::clone(&memory.object), memory.segment);
+        let exporter = self.this.clone();
+        let brings_many = pieces.is_some();
+        let call = Box::new(move || {
+            let supply = answer(&*object, segment, access, span)?;
+            if let Some(exporter) = exporter.upgrade() {
+                exporter.mark_prepared(record);
+            }
+            Ok(supply)
+        });
+        Ok(Fetch::CallsDriver { brings_many, call })
+    }
+}
+
+/// The answers to importers' requests, not counted yet.
+impl Exporter {
+    fn let_in(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal> {
+        self.find(&self.records(), &newcomer.credential)?;
+        let catalog = self.catalog.file(0).ok_or(Refusal::NoRoom)?;
+        let locks_ledger = self.defers_reclaim;
+        let ledger = Ledger::create(locks_ledger);
+        let (ledger, ledger_file) = ledger.map_err(|_| Refusal::NoRoom)?;
+        let mut importers = self.importers();
+        let owner = importers.next_owner().ok_or(Refusal::NoRoom)?;
+        let importer = Importer {
+            ledger: Arc::new(ledger),
+            client: Arc::downgrade(client),
+            uid: newcomer.uid,
+            attached: process::time(),
+        };
+        importers.by_owner.insert(owner, importer);
+        importers.latest = owner;
+        drop(importers);
+        if let Some(owner) = Owner::new(owner) {
+            let program = program_text(&newcomer.program);
+            self.catalog.set_peer(owner, newcomer.pid, &program);
+        }
+        Ok(Attached {
+            owner,
+            files: [catalog, Arc::new(ledger_file)],
+            locks_ledger,
+        })
+    }
+
+    fn chunks_of(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        self.find(&self.records(), credential)?;
+        let place = place_of(credential.record.index).ok_or(Refusal::Stale)?;
+        let catalog = self.catalog.file(place.chunk()).ok_or(Refusal::Stale)?;
+        let importers = self.importers();
+        let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
+        let ledger = importer.ledger.extend(place.chunk());
+        let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
+        // It asks once for each chunk, and again if it got no answer.
+        let ledger = ledger.ok_or(Refusal::BadRequest)?;
+        Ok([catalog, Arc::new(ledger)])
+    }
+
+    fn find_memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+        span: PieceSpan,
+    ) -> Result<Fetch, Refusal> {
+        let records = self.records();
+        match self.find(&records, credential)? {
+            Exported::Memory(memory) => {
+                let fetch = self.fetch(memory, credential.record, access, span)?;
+                if let Some(importer) = self.importers().by_owner.get(&owner) {
+                    importer.ledger.note_given(memory.segment);
+                }
+                Ok(fetch)
+            }
+            Exported::Event(_) => Err(Refusal::BadRequest),
+        }
+    }
+
+    fn find_arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        let records = self.records();
+        let file = match self.find(&records, credential)? {
+            Exported::Memory(_) => return Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                match event.as_ref().and_then(|event| event.isolated.as_ref()) {
+                    Some(arena) => arena.file(),
+                    None => {
+                        let common = self.arenas.common(credential.record.index);
+                        common.and_then(|(arena, _)| arena.file())
+                    }
+                }
+            }
+        };
+        let file = file.ok_or(Refusal::Stale)?;
+        Ok([file, self.arenas.liveness_file().ok_or(Refusal::Stale)?])
+    }
+
+    fn find_mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
+        let records = self.records();
+        match self.find(&records, credential)? {
+            Exported::Memory(_) => Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
+                let mirror = mirror.ok_or(Refusal::Stale)?;
+                self.fetch(mirror, credential.record, Access::ReadWrite, PieceSpan::ALL)
+            }
+        }
+    }
+}
+
+impl Exports for Exporter {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn descriptors_kept(&self) -> usize {
+        usize::from(self.defers_reclaim)
+    }
+
+    fn admits(&self, uid: u32) -> bool {
+        self.policy.admits(uid)
+    }
+
+    fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal> {
+        self.counts.count_attach(self.let_in(client, newcomer))
+    }
+
+    fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        self.counts.count_refusal(self.chunks_of(owner, credential))
+    }
+
+    fn memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+        span: PieceSpan,
+    ) -> Result<Fetch, Refusal> {
+        let found = self.find_memory(owner, credential, access, span);
+        match span.first {
+            0 => self.counts.count_open(found),
+            // One opening, whose first question was counted.
+            _ => self.counts.count_refusal(found),
+        }
+    }
+
+    fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        self.counts.count_open(self.find_arena(credential))
+    }
+
+    fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
+        // Not counted: importers ask for one whether there is one or not.
+        self.find_mirror(credential)
+    }
+
+    fn describe(&self, most: usize) -> ContextReport {
+        let view = |(owner, importer): (&u16, &Importer)| ImporterView {
+            owner: *owner,
+            ledger: Arc::clone(&importer.ledger),
+            uid: importer.uid,
+            attached: importer.attached,
+        };
+        let importers = self.importers().by_owner.iter().map(view).collect();
+        let sources = Sources {
+            number: self.number,
+            label: &self.label,
+            counts: &self.counts,
+            catalog: &self.catalog,
+            arenas: &self.arenas,
+            records: &self.records,
+            own: self.own_ledger_if_any(),
+            importers,
+        };
+        describe::describe(&sources, most)
+    }
+
+    fn detach(&self, owner: u16) {
+        /// The liveness of an importer that has hung up: it counts as dead, whatever its lock says.
+        struct HungUp(u16);
+        impl Liveness for HungUp {
+            fn is_dead(&self, owner: Owner) -> bool {
+                owner.get() == self.0
+            }
+        }
+        if let Some(owner) = Owner::new(owner) {
+            self.catalog.set_ended(owner, process::time());
+        }
+        // First, before its number can go to another process.
+        self.arenas
+            .for_each(|arena| arena.fail_orphans(&HungUp(owner)));
+        let importer = self.importers().by_owner.remove(&owner);
+        if let Some(importer) = &importer {
+            importer.ledger.mark_hung_up();
+            self.counts.count_end_of(&importer.ledger);
+        }
+        self.reclaim_in_background();
+        if let Some(importer) = importer {
+            self.tell_detached(owner, &importer.ledger);
+        }
+    }
+
+    fn release(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self) {
+            driver_jobs::drop_later(last);
+        }
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+impl Exporter {
+    /// Tells the program of an importer that has hung up.
+    fn tell_detached(&self, owner: u16, ledger: &Ledger) {
+        let peer = Owner::new(owner).map(|owner| self.catalog.peer(owner));
+        let peer = peer.unwrap_or_default();
+        let peer = Peer {
+            context: self.number,
+            owner,
+            pid: peer.pid,
+            program: &peer.program,
+        };
+        match ledger.has_left() {
+            true => observe::detached(Side::Exporter, &peer),
+            false => observe::died(Side::Exporter, &peer),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory that goes from one process to another: an exporter hands it over, and a holder answers for it.
+
+use super::Exporter;
+use crate::error::{Error, Result};
+use crate::event_protocol::Owner;
+use crate::handle::HandleKind;
+use crate::ipc::broker::{self, Exports, PeerPolicy};
+use crate::ipc::describe::Label;
+use crate::ipc::open_count;
+use crate::ipc::record::{Credential, Record};
+use crate::ipc::records::{Export, Exported, ExportedMemory, Particulars, Shared};
+use crate::observe::ExportedObject;
+use crate::os::process;
+use crate::sync::Mutex;
+use crate::types::Access;
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Memory that goes from one process to another: what a context hands over, and what a holder answers
+/// for in its stead.
+impl Exporter {
+    /// Lets a holder answer for a record's memory from now on. Returns the last use of the memory by this
+    /// exporter, which the caller drops; `None` if the object was freed.
+    pub(crate) fn hand_over(&self, record: Record) -> Option<Arc<dyn Shared>> {
+        let mut records = self.records();
+        if !self.is_current(record) {
+            return None;
+        }
+        let export = records.export_mut(record.index)?;
+        let Exported::Memory(memory) = &mut export.object else {
+            return None;
+        };
+        memory.is_moved = true;
+        let moved: Arc<dyn Shared> = Arc::new(Moved);
+        Some(std::mem::replace(&mut memory.object, moved))
+    }
+
+    /// Makes the exports of a context of another process, which hold nothing yet. `number`: of that
+    /// context in that process.
+    pub(crate) fn of_another(number: u32, label: Label, policy: PeerPolicy) -> Result<Arc<Self>> {
+        let exporter = Self::numbered(number, label, policy, None, false)?;
+        // The first chunk describes the processes, whatever is held.
+        exporter.catalog.ensure(0)?;
+        let program = process::program();
+        (exporter.catalog).set_peer(Owner::EXPORTER, process::pid(), &program);
+        Ok(exporter)
+    }
+
+    /// Answers for a record of another process's context from now on, under its own number, generation
+    /// and key.
+    pub(crate) fn hold(
+        &self,
+        credential: Credential,
+        memory: HeldMemory,
+        name: &str,
+    ) -> Result<()> {
+        let Credential { record, key } = credential;
+        self.catalog.ensure(record.index)?;
+        let HeldMemory {
+            object,
+            segment,
+            access,
+            particulars,
+        } = memory;
+        let export = Export {
+            key,
+            _counted: ExportedObject::new(HandleKind::Memory, particulars.len as usize),
+            object: Exported::Memory(ExportedMemory {
+                object,
+                segment,
+                access,
+                is_prepared: true,
+                is_moved: false,
+                particulars,
+            }),
+        };
+        self.records().set_export(record.index, export);
+        if let Some(generation) = self.catalog.generation(record.index) {
+            generation.store(record.generation, Ordering::SeqCst);
+        }
+        self.catalog.set_name(record.index, name);
+        let this: Weak<dyn Exports> = self.this.clone();
+        broker::hold(key, self.policy.clone(), this);
+        Ok(())
+    }
+
+    /// Ends that. Who has the memory open keeps it.
+    pub(crate) fn release_held(&self, credential: Credential) {
+        broker::release_held(credential.key);
+        if let Some(generation) = self.catalog.generation(credential.record.index) {
+            open_count::end_generation(generation);
+        }
+        let export = self.records().take_export(credential.record.index);
+        // Without the lock: it may be the last descriptor of the memory.
+        drop(export);
+    }
+}
+
+/// Memory that was handed over, and that the driver would give to others in this process although
+/// importers have it open: it stays until the process ends.
+pub(super) static HANDED_OVER: Mutex<Vec<Box<dyn Any + Send + Sync>>> = Mutex::new(Vec::new());
+
+/// Memory that another process has handed over.
+pub(crate) struct HeldMemory {
+    pub(crate) object: Arc<dyn Shared>,
+    pub(crate) segment: u32,
+    pub(crate) access: Access,
+    pub(crate) particulars: Particulars,
+}
+
+/// What is left of memory that was handed over, in the exporter.
+struct Moved;
+
+impl Shared for Moved {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn descriptor(&self, _: Access) -> Result<Arc<OwnedFd>> {
+        Err(Error::HolderGone)
+    }
+}

@@ -1,0 +1,392 @@
+//! Exporters: the exporting context's half of sharing, which answers importers and takes back what
+//! a dead one had open.
+
+mod answers;
+mod hand_over;
+mod importers;
+mod reclaim;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use hand_over::HeldMemory;
+
+use super::broker::{self, Broker, Exports, PeerPolicy, address};
+use super::chunks::{Catalog, Ledger};
+use super::deferred_reclaim;
+use super::describe::{Counts, Label};
+use super::event_arena::{EventArena, EventArenas};
+use super::record::{Credential, Record};
+use super::records::{
+    Export, ExportCells, Exported, ExportedEvent, ExportedMemory, Particulars, Records, Shared,
+};
+use crate::error::{Error, Result};
+use crate::event_protocol::{Liveness, Owner};
+use crate::handle::HandleKind;
+use crate::observe::{self, ExportedObject};
+use crate::os::{is_planted, process};
+use crate::sync::{HashMap, Mutex, MutexGuard};
+use crate::types::Access;
+use crate::types::report::ObjectKind;
+use importers::Importers;
+use std::any::Any;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// A context's exports. Lock order: records, then importers.
+pub(crate) struct Exporter {
+    number: u32,
+    label: Label,
+    counts: Counts,
+    catalog: Arc<Catalog>,
+    arenas: Arc<EventArenas>,
+    policy: PeerPolicy,
+    directory: Option<PathBuf>,
+    broker: OnceLock<Arc<Broker>>,
+    records: Mutex<Records>,
+    /// Whether there may be retired records, so that looking costs nothing while there are none. Changed
+    /// under the lock on the records.
+    has_retired: AtomicBool,
+    importers: Mutex<Importers>,
+    /// Counts opens by this process itself.
+    own_ledger: OnceLock<Arc<Ledger>>,
+    /// Whether memory that importers have open is kept beyond the context's end, because the driver
+    /// would give it to others.
+    defers_reclaim: bool,
+    /// Dropped when the exporter is, before anything else of it.
+    ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// A reference to this exporter, to hand out.
+    this: Weak<Exporter>,
+}
+
+/// Returns the number of a new context.
+fn next_number() -> Result<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let next = |number: u32| number.checked_add(1);
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        .map_err(|_| Error::LimitReached {
+            what: "this process has made 2^32 contexts".into(),
+            remedy: "start it again".into(),
+        })
+}
+
+impl Exporter {
+    /// Makes a context's exports, which answer no importer yet. `defers_reclaim`: memory that
+    /// importers have open is kept beyond the context's end.
+    pub(crate) fn new(
+        label: Label,
+        policy: PeerPolicy,
+        directory: Option<PathBuf>,
+        defers_reclaim: bool,
+    ) -> Result<Arc<Self>> {
+        drop(deferred_reclaim::take_closed(usize::MAX));
+        Self::numbered(next_number()?, label, policy, directory, defers_reclaim)
+    }
+
+    fn numbered(
+        number: u32,
+        label: Label,
+        policy: PeerPolicy,
+        directory: Option<PathBuf>,
+        defers_reclaim: bool,
+    ) -> Result<Arc<Self>> {
+        let records = Mutex::new(Records::new()?);
+        Ok(Arc::new_cyclic(|this| Self {
+            number,
+            label,
+            counts: Counts::default(),
+            catalog: Arc::default(),
+            arenas: Arc::default(),
+            policy,
+            directory,
+            broker: OnceLock::new(),
+            records,
+            has_retired: AtomicBool::new(false),
+            importers: Mutex::new(Importers {
+                by_owner: HashMap::default(),
+                latest: Owner::EXPORTER.get(),
+            }),
+            own_ledger: OnceLock::new(),
+            defers_reclaim,
+            ends_with_it: OnceLock::new(),
+            this: this.clone(),
+        }))
+    }
+
+    /// Returns the context's number in this process. Never zero.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the count of bytes that commands of the context's queues have copied.
+    pub(crate) fn copied(&self) -> &Arc<AtomicU64> {
+        &self.counts.copied
+    }
+
+    pub(super) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    pub(super) fn arenas(&self) -> &Arc<EventArenas> {
+        &self.arenas
+    }
+
+    /// Names a record's object, for people.
+    pub(crate) fn set_name(&self, record: Record, name: &str) {
+        if process::is_forked() {
+            // The catalog is the parent's.
+            return;
+        }
+        let _records = self.records();
+        if self.is_current(record) {
+            self.catalog.set_name(record.index, name);
+        }
+    }
+
+    /// Starts to answer importers.
+    pub(crate) fn go_public(&self) -> Result<()> {
+        if process::is_forked() {
+            // What it would write is the parent's: the socket's name, and the catalog.
+            return Err(Error::forked());
+        }
+        if self.broker.get().is_some() {
+            return Ok(());
+        }
+        // The first chunk describes the processes, whatever is exported.
+        self.catalog.ensure(0)?;
+        self.catalog
+            .set_peer(Owner::EXPORTER, process::pid(), &process::program());
+        let directories = address::directories(self.directory.as_deref());
+        let broker = Broker::listen(&directories[0], &self.policy)?;
+        let this: Weak<dyn Exports> = self.this.clone();
+        broker::publish(self.number, self.policy.clone(), this);
+        // A thread that was faster has set the same broker.
+        let _ = self.broker.set(broker);
+        Ok(())
+    }
+
+    /// Makes a record for a new event. `isolated`: its slot is not in the context's own arenas.
+    pub(super) fn create_event_record(&self, isolated: bool) -> Result<Record> {
+        let index = self.records_with_room().take_index()?;
+        let made = self.catalog.ensure(index).and_then(|()| match isolated {
+            true => Ok(()),
+            false => self
+                .arenas
+                .common_or_new(index)
+                .map(|(arena, index)| arena.slot(index).reset()),
+        });
+        match made {
+            Ok(()) => Ok(self.start_use(index, HandleKind::Event)),
+            Err(error) => {
+                self.records().free.push(index);
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts a record whose chunk is there to use.
+    fn start_use(&self, index: u32, kind: HandleKind) -> Record {
+        let generation = self.catalog.start_use(index, kind as u64);
+        Record {
+            index,
+            generation: generation.expect("its chunk is there"),
+        }
+    }
+
+    /// Lets importers open an event, and returns its key. `mirror` is its native mirror.
+    pub(super) fn export_event(
+        &self,
+        record: Record,
+        isolated: Option<&Arc<EventArena>>,
+        mirror: Option<Arc<dyn Shared>>,
+    ) -> Result<Credential> {
+        self.go_public()?;
+        self.arenas.show_liveness()?;
+        match isolated {
+            Some(arena) => {
+                self.arenas.add_isolated(record, arena);
+                arena.mark_shared(0);
+            }
+            None => {
+                let (arena, index) = self.arenas.common(record.index).expect("it has a slot");
+                arena.mark_shared(index);
+            }
+        }
+        let event = match (isolated, mirror) {
+            (None, None) => None,
+            (isolated, mirror) => Some(ExportedEvent::boxed(isolated.cloned(), mirror)),
+        };
+        let _counted = ExportedObject::new(HandleKind::Event, 0);
+        let mut records = self.records();
+        // Another thread may have been faster.
+        if let Some(export) = records.export(record.index) {
+            return Ok(Credential {
+                record,
+                key: export.key,
+            });
+        }
+        let key = records.next_key();
+        let export = Export {
+            key,
+            object: Exported::Event(event),
+            _counted,
+        };
+        records.set_export(record.index, export);
+        drop(records);
+        observe::exported(self.number, record.index, HandleKind::Event, 0);
+        Ok(Credential { record, key })
+    }
+
+    /// Remembers that a record's object calls no driver any more when an importer fetches it.
+    fn mark_prepared(&self, record: Record) {
+        let mut records = self.records();
+        if !self.is_current(record) {
+            return;
+        }
+        if let Some(Export { object, .. }) = records.export_mut(record.index)
+            && let Some(memory) = object.memory_mut()
+        {
+            memory.is_prepared = true;
+        }
+    }
+
+    /// Returns whether a record is still in the use that its generation stands for.
+    fn is_current(&self, record: Record) -> bool {
+        let generation = self.catalog.generation(record.index);
+        generation.is_some_and(|now| {
+            let now = now.load(Ordering::SeqCst);
+            match is_planted("finding-12") {
+                true => now as u32 == record.generation as u32,
+                false => now == record.generation,
+            }
+        })
+    }
+
+    /// Returns an object's credential for an access, made now if there is none. The caller has prepared
+    /// the memory; `segment` is its number.
+    #[inline]
+    pub(crate) fn export_at(
+        &self,
+        cells: &ExportCells,
+        particulars: Particulars,
+        memory: &Arc<dyn Shared>,
+        segment: u32,
+        access: Access,
+    ) -> Result<Credential> {
+        self.go_public()?;
+        let kind = match particulars.kind {
+            ObjectKind::Physical => HandleKind::PhysicalMemory,
+            _ => HandleKind::Memory,
+        };
+        let len = particulars.len as usize;
+        let object = Exported::Memory(ExportedMemory {
+            object: Arc::clone(memory),
+            segment,
+            access,
+            is_prepared: true,
+            is_moved: false,
+            particulars,
+        });
+        let _counted = ExportedObject::new(kind, len);
+        let mut records = self.records_with_room();
+        if let Some(credential) = cells.get(access) {
+            // Another thread was faster.
+            return Ok(credential);
+        }
+        let key = records.next_key();
+        let index = records.take_index()?;
+        if let Err(error) = self.catalog.ensure(index) {
+            records.free.push(index);
+            return Err(error);
+        }
+        let export = Export {
+            key,
+            object,
+            _counted,
+        };
+        records.set_export(index, export);
+        let record = self.start_use(index, kind);
+        let credential = Credential { record, key };
+        cells.set(access, credential);
+        drop(records);
+        observe::exported(self.number, index, kind, len);
+        Ok(credential)
+    }
+
+    /// Returns the ledger that counts opens by this process itself.
+    pub(super) fn own_ledger(&self) -> Result<Arc<Ledger>> {
+        if let Some(ledger) = self.own_ledger.get() {
+            return Ok(Arc::clone(ledger));
+        }
+        let (ledger, _) = Ledger::create(false)?;
+        let _importers = self.importers();
+        Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
+    }
+
+    /// Makes sure that this process's own ledger, which is there, has a count for a record.
+    pub(super) fn extend_own_ledger(&self, record: u32) -> Result<()> {
+        let _importers = self.importers();
+        let own = self.own_ledger.get();
+        own.map_or(Ok(()), |ledger| ledger.ensure(record))
+    }
+
+    /// Returns that ledger if there is one.
+    pub(super) fn own_ledger_if_any(&self) -> Option<&Ledger> {
+        self.own_ledger.get().map(|ledger| &**ledger)
+    }
+
+    /// Returns the place for what is dropped when the exporter is, before anything else of it.
+    pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.ends_with_it
+    }
+
+    /// Locks the records, after reclaiming all that importers have closed if they are full.
+    fn records_with_room(&self) -> MutexGuard<'_, Records> {
+        let records = self.records();
+        if !records.is_full() {
+            return records;
+        }
+        drop(records);
+        self.reclaim_all();
+        self.records()
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock()
+    }
+
+    fn importers(&self) -> MutexGuard<'_, Importers> {
+        self.importers.lock()
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        // Tells importers that the context was dropped, and its process has not died.
+        self.catalog.set_ended(Owner::EXPORTER, process::time());
+        drop(self.ends_with_it.take());
+        if self.broker.get().is_some() {
+            broker::withdraw(self.number);
+        }
+        let clients: Vec<_> = self
+            .importers()
+            .by_owner
+            .drain()
+            .filter_map(|(_, importer)| importer.client.upgrade())
+            .collect();
+        for client in clients {
+            client.hang_up();
+        }
+    }
+}
+
+impl Liveness for Exporter {
+    fn is_dead(&self, owner: Owner) -> bool {
+        owner != Owner::EXPORTER
+            && (!self.importers().by_owner.contains_key(&owner.get())
+                || !self.arenas.is_alive(owner))
+    }
+}

@@ -1,0 +1,228 @@
+//! What becomes of freed objects: they are kept until no importer has them open.
+
+use super::Exporter;
+use super::hand_over::HANDED_OVER;
+use crate::ipc::deferred_reclaim::{self, Openers};
+use crate::ipc::open_count;
+use crate::ipc::record::Record;
+use crate::ipc::records::{Export, Exported, KeepAlive, Particulars, Retired};
+use crate::ipc::tuning::RECLAIM_LOOKS;
+use crate::observe;
+use crate::os::process;
+use crate::threads::driver_jobs;
+use crate::types::Access;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Objects that importers have closed, to be dropped without a lock.
+#[derive(Default)]
+struct Closed {
+    kept: Vec<(u32, KeepAlive)>,
+    _deferred: Vec<deferred_reclaim::Deferred>,
+}
+
+impl Exporter {
+    /// Frees an object: its handles are stale from now on, and `keep` is dropped once no importer has
+    /// it open any more. The record of an object of which no handle was ever made (`!exported`) is
+    /// free at once.
+    pub(crate) fn retire(&self, record: Record, exported: bool, keep: KeepAlive) {
+        self.retire_with(record, exported, keep, false);
+    }
+
+    /// Frees a part of memory that was lent: `keep` stays until no importer has it open, also when the
+    /// context ends before that. It keeps the exporter, which so learns of importers' deaths.
+    pub(crate) fn retire_loaned(&self, record: Record, keep: KeepAlive) {
+        self.retire_with(record, true, keep, true);
+    }
+
+    fn retire_with(&self, record: Record, exported: bool, keep: KeepAlive, is_loaned: bool) {
+        if process::is_forked() {
+            return;
+        }
+        let mut records = self.records();
+        if records.is_moved(record.index) {
+            // Its handles stay good: the holder answers for them. So the number is never used again.
+            drop(records);
+            match self.defers_reclaim {
+                // Nobody in this process knows when the last importer has closed it.
+                true => HANDED_OVER.lock().extend(keep),
+                false => drop(keep),
+            }
+            return;
+        }
+        if let Some(generation) = self.catalog.generation(record.index) {
+            open_count::end_generation(generation);
+        }
+        let segment = records.segment_of(record.index);
+        let is_open = exported && self.is_open(record.index, segment);
+        let export = records.take_export(record.index);
+        let memory = self.note_freed(record.index, export.as_ref());
+        let mut keep = Some(keep);
+        let mut is_deferred = false;
+        if !is_open {
+            self.end_use(record.index);
+            records.free.push(record.index);
+        } else if !records.is_closed {
+            let index = record.index;
+            records.retired.extend(keep.take().map(|keep| Retired {
+                index,
+                segment,
+                keep,
+                is_loaned,
+                memory,
+            }));
+            self.has_retired.store(true, Ordering::Relaxed);
+        } else {
+            is_deferred = self.defers_reclaim || is_loaned;
+        }
+        drop(records);
+        if exported && !is_open {
+            observe::reclaimed(self.number, record.index);
+        }
+        // Without the lock: dropping either may call a driver, or retire more.
+        if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
+            let openers = Arc::new(self.openers());
+            deferred_reclaim::add(self.number, record.index, segment, &openers, keep);
+        }
+        drop((keep, export));
+    }
+
+    /// Counts the signals of an event that is freed. Returns what reports tell of freed memory.
+    fn note_freed(&self, index: u32, export: Option<&Export>) -> Option<(Particulars, Access)> {
+        match &export?.object {
+            Exported::Memory(memory) => Some((memory.particulars, memory.access)),
+            Exported::Event(event) => {
+                let isolated = event.as_ref().and_then(|event| event.isolated.as_ref());
+                let signals = match isolated {
+                    Some(arena) => arena.slot(0).issued(),
+                    None => {
+                        let common = self.arenas.common(index);
+                        common.map_or(0, |(arena, index)| arena.slot(index).issued())
+                    }
+                };
+                self.counts.add_signals_of_freed(signals);
+                None
+            }
+        }
+    }
+
+    /// Ends the use of a record that no process has open.
+    fn end_use(&self, index: u32) {
+        if let Some((arena, index)) = self.arenas.common(index) {
+            arena.unmark_shared(index);
+        }
+    }
+
+    /// Drops the retired objects that importers have closed in the meantime. Looks at a few records
+    /// at a time, in turn, so that its cost does not grow with what importers have open.
+    pub(crate) fn reclaim(&self) {
+        drop(self.take_closed(RECLAIM_LOOKS));
+    }
+
+    /// Does the same for all retired objects on a background thread, a few at a time: anybody who has
+    /// a handle can attach and leave as often as they like.
+    pub(crate) fn reclaim_in_background(&self) {
+        if self.records().retired.is_empty() && !deferred_reclaim::has_some() {
+            return;
+        }
+        let this = self.this.clone();
+        driver_jobs::run(move || {
+            let Some(exporter) = this.upgrade() else {
+                return;
+            };
+            let mut left = exporter.records().retired.len().max(1);
+            while left > 0 {
+                exporter.reclaim();
+                left = left.saturating_sub(RECLAIM_LOOKS);
+            }
+        });
+    }
+
+    /// Drops all retired objects that importers have closed.
+    pub(crate) fn reclaim_all(&self) {
+        drop(self.take_closed(usize::MAX));
+    }
+
+    /// Takes out the objects that importers have closed, among at most `most` retired records. The
+    /// caller drops them without a lock: that may call a driver, or retire more.
+    #[must_use = "dropping the result may call a driver"]
+    fn take_closed(&self, most: usize) -> Closed {
+        let mut closed = Closed::default();
+        if process::is_forked() {
+            return closed;
+        }
+        closed._deferred = deferred_reclaim::take_closed(most);
+        if !self.has_retired.load(Ordering::Relaxed) {
+            return closed;
+        }
+        let mut records = self.records();
+        for _ in 0..records.retired.len().min(most) {
+            let Some(retired) = records.retired.pop_front() else {
+                break;
+            };
+            if self.is_open(retired.index, retired.segment) {
+                records.retired.push_back(retired);
+            } else {
+                self.end_use(retired.index);
+                records.free.push(retired.index);
+                closed.kept.push((retired.index, retired.keep));
+            }
+        }
+        let has_retired = !records.retired.is_empty();
+        self.has_retired.store(has_retired, Ordering::Relaxed);
+        drop(records);
+        for (index, _) in &closed.kept {
+            observe::reclaimed(self.number, *index);
+        }
+        closed
+    }
+
+    /// Ends the exports of a context that allocates no more. Memory that importers have open
+    /// outlives them if the driver would reuse it.
+    pub(crate) fn close(&self) {
+        let retired = {
+            let mut records = self.records();
+            records.is_closed = true;
+            std::mem::take(&mut records.retired)
+        };
+        let is_kept = |one: &Retired| one.keep.is_some() && (self.defers_reclaim || one.is_loaned);
+        let (kept, dropped): (Vec<_>, Vec<_>) = retired.into_iter().partition(is_kept);
+        drop(dropped);
+        if kept.is_empty() {
+            return;
+        }
+        let openers = Arc::new(self.openers());
+        for one in kept {
+            let Retired {
+                index,
+                segment,
+                keep,
+                ..
+            } = one;
+            deferred_reclaim::add(self.number, index, segment, &openers, keep);
+        }
+        drop(deferred_reclaim::take_closed(RECLAIM_LOOKS));
+    }
+
+    /// Returns the open counts as they are now.
+    fn openers(&self) -> Openers {
+        let importers = self.importers();
+        let ledgers = importers.by_owner.values();
+        Openers {
+            own: self.own_ledger.get().cloned(),
+            importers: ledgers
+                .map(|importer| Arc::clone(&importer.ledger))
+                .collect(),
+        }
+    }
+
+    /// Returns whether this process or an attached one has a record open.
+    fn is_open(&self, record: u32, segment: Option<u32>) -> bool {
+        // Ledgers grow under this lock: who gets a count later than this look sees the record's new
+        // generation.
+        let importers = self.importers();
+        let mut ledgers = importers.by_owner.values().map(|importer| &importer.ledger);
+        self.own_ledger.get().is_some_and(|own| own.is_open(record))
+            || ledgers.any(|ledger| ledger.has_open(record, segment))
+    }
+}
