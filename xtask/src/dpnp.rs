@@ -9,8 +9,8 @@ use crate::python::{self, Environment};
 use crate::step::{Finished, Step};
 use crate::workspace::Workspace;
 
-/// Longest time of a sample of one test in a hundred, which takes 3 to 5 minutes on two busy cores. With
-/// half of it busy machines are late, with double a test that hangs is found later.
+/// Longest time of a sample of one test in a hundred, which takes 4 minutes on two cores and took 11 where others
+/// computed. With half of it busy machines are late, with double a test that hangs is found later.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The part of all tests that [`LIMIT`] is for: larger ones have proportionally more time.
 const PART: u32 = 100;
@@ -24,7 +24,11 @@ pub(crate) fn run(workspace: &Workspace, every: u32, stock: bool) -> Result<()> 
     let library_dir = environment.library_dir();
     let mut tests = python::command(&environment.python());
     tests
-        .arg(workspace.root.join("crates/ur-adapter/clients/python/dpnp_tests.py"))
+        .arg(
+            workspace
+                .root
+                .join("crates/ur-adapter/clients/python/dpnp_tests.py"),
+        )
         .arg(every.to_string())
         .env("LD_LIBRARY_PATH", &library_dir)
         .env("OCL_ICD_FILENAMES", environment.opencl());
@@ -43,15 +47,24 @@ pub(crate) fn run(workspace: &Workspace, every: u32, stock: bool) -> Result<()> 
         false => "tests of dpnp",
     };
     let limit = LIMIT * PART.div_ceil(every);
-    Step::new(workspace, name, tests).limit(limit).run_noting(counts)?;
+    Step::new(workspace, name, tests)
+        .limit(limit)
+        .run_noting(counts)?;
     Ok(())
 }
 
 /// Builds the host's adapter and returns its path.
 fn adapter(workspace: &Workspace) -> Result<PathBuf> {
-    let build = workspace.cargo(&["build", "--locked", "--package", "crosshandle-ur-adapter-host"]);
+    let build = workspace.cargo(&[
+        "build",
+        "--locked",
+        "--package",
+        "crosshandle-ur-adapter-host",
+    ]);
     Step::new(workspace, "build the adapter", build).run()?;
-    Ok(workspace.target.join("debug/libur_adapter_crosshandle_host.so"))
+    Ok(workspace
+        .target
+        .join("debug/libur_adapter_crosshandle_host.so"))
 }
 
 /// Returns the line that counts the tests.
