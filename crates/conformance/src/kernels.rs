@@ -24,7 +24,7 @@ pub struct Kernels {
 impl Kernels {
     /// Returns whether a device can run them.
     pub fn run_on(device: &Device) -> bool {
-        image(device.info().backend).is_some() && device.kernels().is_ok()
+        device.kernels().is_ok()
     }
 
     /// Loads the kernels.
@@ -44,8 +44,7 @@ impl Kernels {
     /// # Errors
     /// Fails as [`Context::load_program`] does.
     pub fn program(context: &Context) -> Result<Program> {
-        let image = image(context.device().info().backend);
-        context.load_program(image.unwrap_or(ProgramImage::text("")))
+        context.load_program(image(context.device().info().backend))
     }
 
     /// Returns a command that sets every word to `value`.
@@ -78,14 +77,13 @@ impl Kernels {
 }
 
 /// Returns the program for a backend's devices.
-fn image(backend: BackendKind) -> Option<ProgramImage<'static>> {
+fn image(backend: BackendKind) -> ProgramImage<'static> {
     match backend {
-        BackendKind::Cuda => Some(ProgramImage::text(include_str!(
-            "../../crosshandle/src/hal/cuda/kernels.ptx"
-        ))),
+        BackendKind::Cuda => {
+            ProgramImage::text(include_str!("../../crosshandle/src/hal/cuda/kernels.ptx"))
+        }
         // SAFETY: the module is valid, by the assembler's validator.
-        BackendKind::Host => Some(unsafe { ProgramImage::spirv(SPIR_V) }),
-        _ => None,
+        BackendKind::Host | BackendKind::LevelZero => unsafe { ProgramImage::spirv(SPIR_V) },
     }
 }
 

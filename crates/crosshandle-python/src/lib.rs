@@ -6,12 +6,13 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `device.rs`, `context.rs`, `memory.rs`, `event.rs`, `queue.rs`, `physical.rs` | a class for each object of the library |
+//! | `device.rs`, `context.rs`, `memory.rs`, `event/`, `queue.rs`, `physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
 //! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
-//! | `notifier.rs` | awaited signals, for event loops |
+//! | `event/notifier.rs` | awaited signals, for event loops |
+//! | `store/` | models under names, with a holder |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
 mod array;
@@ -24,9 +25,9 @@ mod foreign;
 mod handle;
 mod interrupt;
 mod memory;
-mod notifier;
 mod physical;
 mod queue;
+mod store;
 
 use pyo3::prelude::*;
 
@@ -44,6 +45,8 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
+    use crate::event::Notifier;
+    #[pymodule_export]
     use crate::foreign::allocator::{
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };
@@ -54,9 +57,9 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]
-    use crate::notifier::Notifier;
-    #[pymodule_export]
     use crate::physical::{PhysicalMemory, VirtualRange};
     #[pymodule_export]
     use crate::queue::Queue;
+    #[pymodule_export]
+    use crate::store::{StoreClient, StoreModel, StoreUpdater};
 }

@@ -77,7 +77,7 @@ impl Drop for SharedMemory {
 impl SharedMemory {
     /// Makes it known by its address.
     fn known(
-        memory: crosshandle::Memory,
+        memory: Arc<crosshandle::Memory>,
         handle: Option<crosshandle::MemoryHandle>,
         context: crosshandle::Context,
         is_recycled: bool,
@@ -88,7 +88,7 @@ impl SharedMemory {
         let own = std::process::id();
         let is_opened_here = handle.is_some_and(|handle| handle.exporter_pid() == own);
         let shared = Arc::new(Self {
-            memory: Arc::new(memory),
+            memory,
             handle,
             context,
             live: Some(number),
@@ -113,7 +113,16 @@ impl SharedMemory {
         memory: crosshandle::Memory,
         context: crosshandle::Context,
     ) -> Arc<Self> {
-        Self::known(memory, None, context, true)
+        Self::known(Arc::new(memory), None, context, true)
+    }
+
+    /// Wraps memory that a store has opened.
+    pub(crate) fn of_store(
+        memory: Arc<crosshandle::Memory>,
+        handle: crosshandle::MemoryHandle,
+        context: crosshandle::Context,
+    ) -> Arc<Self> {
+        Self::known(memory, Some(handle), context, false)
     }
 
     /// Wraps a part of other memory, which has handles of its own.
@@ -213,7 +222,12 @@ impl Memory {
         handle: Option<crosshandle::MemoryHandle>,
         context: crosshandle::Context,
     ) -> Self {
-        Self::of(SharedMemory::known(memory, handle, context, false))
+        Self::of(SharedMemory::known(
+            Arc::new(memory),
+            handle,
+            context,
+            false,
+        ))
     }
 
     fn of(shared: Arc<SharedMemory>) -> Self {

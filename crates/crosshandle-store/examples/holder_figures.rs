@@ -125,8 +125,8 @@ fn measure(store: &Store, place: &Path, bytes: usize, takeovers: usize) -> Resul
         kill(status.pid)?;
         let again = fresh().open("model")?;
         after_kill.push(begin.elapsed());
-        again.memory().read(0, &mut word)?;
-        model.memory().read(0, &mut word)?;
+        again.memory()?.read(0, &mut word)?;
+        model.memory()?.read(0, &mut word)?;
     }
     println!(
         "holder killed until the name is open again in a process with a store: {}",

@@ -1,22 +1,17 @@
 //! The contents of a model's memory, written and read in pieces by several threads, and their hash.
 
+use crate::Error;
 use crate::error::Result;
 use crate::hash::{self, PIECE_BYTES, PieceHash, PieceHasher};
 use crate::source::Source;
 use crate::transfer::Transfer;
-use crate::{Error, Hash};
+use crate::tuning::{MAX_THREADS, PART_BYTES};
 use crosshandle::{Context, Memory};
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-
-/// Bytes that a thread reads before it takes their hash and passes them on: they are in its processor's
-/// cache still.
-const PART_BYTES: usize = 512 << 10;
-/// Threads that are started at most, unless the program asks for more: memory is not faster for more.
-const MAX_THREADS: usize = 16;
 
 /// Returns the number of threads that is used if the program does not choose.
 pub(crate) fn usual_threads() -> usize {
@@ -25,59 +20,106 @@ pub(crate) fn usual_threads() -> usize {
         .min(MAX_THREADS)
 }
 
-/// Fills memory from a source, and returns the hash of its contents. `progress` is called with each piece's
-/// bytes, by several threads.
-pub(crate) fn fill(
-    context: &Context,
-    memory: &Memory,
-    source: &Source<'_>,
-    threads: usize,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<Hash> {
-    in_pieces(source.bytes, threads, |pieces| {
-        let mut transfer = Transfer::new(context, memory, piece_bytes(source.bytes))?;
-        let mut buffer = vec![0; PART_BYTES.min(source.bytes as usize)];
-        for piece in pieces {
-            let (offset, len) = place_of(piece, source.bytes);
-            let mut hasher = PieceHasher::new(piece, source.bytes);
-            transfer.write(offset as usize, len, &mut buffer, |at, part| {
-                source.read(offset + at as u64, part)?;
-                hasher.update(part);
-                Ok(())
-            })?;
-            pieces.done(piece, hasher.finish());
-            progress(len as u64);
-        }
-        transfer.finish()
-    })
+/// How memory is written or read: by so many threads, which call `progress` with the bytes that each has done.
+pub(crate) struct Work<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) memory: &'a Memory,
+    pub(crate) threads: usize,
+    pub(crate) progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// Returns the hash of memory's contents.
-pub(crate) fn hash(
-    context: &Context,
-    memory: &Memory,
-    threads: usize,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<Hash> {
-    let bytes = memory.len() as u64;
-    in_pieces(bytes, threads, |pieces| {
-        let mut transfer = Transfer::new(context, memory, piece_bytes(bytes))?;
-        let mut buffer = vec![0; PART_BYTES.min(memory.len())];
-        for piece in pieces {
-            let (offset, len) = place_of(piece, bytes);
-            let mut hasher = PieceHasher::new(piece, bytes);
-            transfer.read(offset as usize, len, &mut buffer, |part| {
-                hasher.update(part)
-            })?;
-            pieces.done(piece, hasher.finish());
-            progress(len as u64);
-        }
-        Ok(())
-    })
-}
+impl Work<'_> {
+    /// Fills the memory from a source, and returns the hashes of its pieces.
+    pub(crate) fn fill(&self, source: &Source<'_>) -> Result<Vec<PieceHash>> {
+        let bytes = source.bytes;
+        let pieces: Vec<u64> = (0..hash::pieces(bytes)).collect();
+        let found = Found::new(pieces.len());
+        self.on_threads(&pieces, |items| {
+            let mut transfer = Transfer::new(self.context, self.memory, bytes as usize)?;
+            let mut buffer = vec![0; PART_BYTES.min(bytes as usize)];
+            for (at, piece) in items {
+                let (offset, len) = place_of(*piece, bytes);
+                let mut hasher = PieceHasher::new(*piece, bytes);
+                transfer.write(offset as usize, len, &mut buffer, |at, part| {
+                    source.read(offset + at as u64, part)?;
+                    hasher.update(part);
+                    Ok(())
+                })?;
+                found.put(at, hasher.finish());
+                (self.progress)(len as u64);
+            }
+            transfer.finish()
+        })?;
+        Ok(found.all())
+    }
 
-fn piece_bytes(bytes: u64) -> usize {
-    PIECE_BYTES.min(bytes) as usize
+    /// Writes what a source has, and nothing between.
+    pub(crate) fn write(&self, source: &Source<'_>) -> Result<()> {
+        let parts = source.parts(PIECE_BYTES);
+        self.on_threads(&parts, |items| {
+            let mut transfer = Transfer::new(self.context, self.memory, self.memory.len())?;
+            let mut buffer = vec![0; PART_BYTES.min(self.memory.len())];
+            for (_, (offset, len)) in items {
+                transfer.write(*offset as usize, *len as usize, &mut buffer, |at, part| {
+                    source.read(offset + at as u64, part)
+                })?;
+                (self.progress)(*len);
+            }
+            transfer.finish()
+        })
+    }
+
+    /// Returns the hashes of some pieces of the memory, in their order.
+    pub(crate) fn hash(&self, pieces: &[u64]) -> Result<Vec<PieceHash>> {
+        let bytes = self.memory.len() as u64;
+        let found = Found::new(pieces.len());
+        self.on_threads(pieces, |items| {
+            let mut transfer = Transfer::new(self.context, self.memory, self.memory.len())?;
+            let mut buffer = vec![0; PART_BYTES.min(self.memory.len())];
+            for (at, piece) in items {
+                let (offset, len) = place_of(*piece, bytes);
+                let mut hasher = PieceHasher::new(*piece, bytes);
+                transfer.read(offset as usize, len, &mut buffer, |part| {
+                    hasher.update(part);
+                })?;
+                found.put(at, hasher.finish());
+                (self.progress)(len as u64);
+            }
+            Ok(())
+        })?;
+        Ok(found.all())
+    }
+
+    /// Has several threads do all items: each takes the next one that nobody has taken.
+    fn on_threads<T: Sync>(
+        &self,
+        items: &[T],
+        work: impl Fn(&mut Items<'_, T>) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let has_failed = AtomicBool::new(false);
+        let run = || {
+            let mut items = Items {
+                items,
+                next: &next,
+                has_failed: &has_failed,
+            };
+            work(&mut items).inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
+        };
+        thread::scope(|scope| {
+            let others = self.threads.min(items.len()).saturating_sub(1);
+            let others: Vec<_> = (0..others)
+                // With fewer threads than wanted it takes longer.
+                .filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
+                .collect();
+            let own = run();
+            let panicked = || Error::Invalid("a thread that copies has panicked".into());
+            let all = others
+                .into_iter()
+                .map(|other| other.join().unwrap_or_else(|_| Err(panicked())));
+            all.fold(own, Result::and)
+        })
+    }
 }
 
 fn place_of(piece: u64, bytes: u64) -> (u64, usize) {
@@ -85,61 +127,40 @@ fn place_of(piece: u64, bytes: u64) -> (u64, usize) {
     (offset, (bytes - offset).min(PIECE_BYTES) as usize)
 }
 
-/// The pieces that threads share: each takes the next one that nobody has taken.
-struct Pieces {
-    next: AtomicU64,
-    count: u64,
-    has_failed: AtomicBool,
-    done: Mutex<Vec<Option<PieceHash>>>,
+/// The items that threads share.
+struct Items<'a, T> {
+    items: &'a [T],
+    next: &'a AtomicUsize,
+    has_failed: &'a AtomicBool,
 }
 
-impl Pieces {
-    fn done(&self, piece: u64, hash: PieceHash) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        done[piece as usize] = Some(hash);
+impl<'a, T> Iterator for Items<'a, T> {
+    type Item = (usize, &'a T);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        Some((at, self.items.get(at)?))
     }
 }
 
-impl Iterator for &Pieces {
-    type Item = u64;
+/// The hashes that threads have found so far.
+struct Found(Mutex<Vec<Option<PieceHash>>>);
 
-    fn next(&mut self) -> Option<u64> {
-        let piece = self.next.fetch_add(1, Ordering::Relaxed);
-        (piece < self.count && !self.has_failed.load(Ordering::Relaxed)).then_some(piece)
+impl Found {
+    fn new(count: usize) -> Self {
+        Self(Mutex::new(vec![None; count]))
     }
-}
 
-/// Has several threads do all pieces of `bytes` bytes, and returns the hash of the whole.
-fn in_pieces(
-    bytes: u64,
-    threads: usize,
-    work: impl Fn(&Pieces) -> Result<()> + Sync,
-) -> Result<Hash> {
-    let count = hash::pieces(bytes);
-    let pieces = Pieces {
-        next: AtomicU64::new(0),
-        count,
-        has_failed: AtomicBool::new(false),
-        done: Mutex::new((0..count).map(|_| None).collect()),
-    };
-    let run = || work(&pieces).inspect_err(|_| pieces.has_failed.store(true, Ordering::Relaxed));
-    thread::scope(|scope| {
-        let others = threads.min(count as usize).saturating_sub(1);
-        let others: Vec<_> = (0..others)
-            // With fewer threads than wanted it takes longer.
-            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
-            .collect();
-        let own = run();
-        let panicked = || Error::Invalid("a thread that copies has panicked".into());
-        let all = others
-            .into_iter()
-            .map(|other| other.join().unwrap_or_else(|_| Err(panicked())));
-        all.fold(own, Result::and)
-    })?;
-    let done = pieces
-        .done
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    let done: Vec<_> = done.into_iter().flatten().collect();
-    Ok(hash::combine(&done, bytes))
+    fn put(&self, at: usize, hash: PieceHash) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(hash);
+    }
+
+    fn all(self) -> Vec<PieceHash> {
+        let all = self.0.into_inner();
+        let all = all.unwrap_or_else(PoisonError::into_inner);
+        all.into_iter().flatten().collect()
+    }
 }

@@ -64,6 +64,56 @@ pub enum Error {
         found: Hash,
     },
 
+    /// There is no hash to compare with.
+    #[error(
+        "the last update of the model took no hash of the contents; update it with one, or publish its next version"
+    )]
+    NoHash,
+
+    /// An update of the model was begun and not ended: its writer died or gave up. Its tensors may have old
+    /// bytes, new ones, or a mixture.
+    #[error(
+        "an update of the model was begun and never ended, so its tensors may be mixtures: write all of them in \
+         one update, or publish the next version"
+    )]
+    Torn,
+
+    /// The model was updated while it was read, so what was read may be a mixture.
+    #[error("the model was updated meanwhile: read again")]
+    Overwritten,
+
+    /// Another process has begun an update, because this one did not seem to live any more.
+    #[error("another process has begun to update the model, since this one seemed to be dead")]
+    Superseded,
+
+    /// An update that has to write everything does not.
+    #[error(
+        "the model is torn, and this update does not write its tensor {0}: it has to write all of them"
+    )]
+    Incomplete(String),
+
+    /// The model sleeps.
+    #[error("the model sleeps: wake it first")]
+    Asleep,
+
+    /// Something uses the model's memory.
+    #[error("tensors of the model, or commands, are in use: drop them first")]
+    InUse,
+
+    /// The addresses that were asked for are taken in this process.
+    #[error(
+        "the addresses {wanted:#x} and following are taken in this process: open the model before other things \
+         take them, or elsewhere"
+    )]
+    AddressTaken {
+        /// The first address.
+        wanted: usize,
+    },
+
+    /// What the name stands for now has other tensors or other places for them.
+    #[error("{0} has tensors of other names, shapes or places now: open it anew")]
+    OtherLayout(String),
+
     /// The model has no such tensor.
     #[error("the model has no tensor '{0}'")]
     NoTensor(String),
@@ -74,6 +124,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether the time was over.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Crosshandle(error) if error.is_timeout())
+    }
+
     /// Returns whether the other process or the holder has ended, or nobody holds the name.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Crosshandle(error) if error.is_peer_dead()

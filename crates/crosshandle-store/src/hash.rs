@@ -13,11 +13,30 @@ pub(crate) fn pieces(len: u64) -> u64 {
 }
 
 /// The hash of one piece.
+#[derive(Clone)]
 pub(crate) enum PieceHash {
     /// Of one among several.
     Part(ChainingValue),
     /// Of the only one, which is the whole's.
     Whole(Hash),
+}
+
+impl PieceHash {
+    /// Returns the hash as it is kept beside the memory.
+    pub(crate) fn to_bytes(&self) -> [u8; 32] {
+        match self {
+            Self::Part(value) => *value,
+            Self::Whole(hash) => *hash.as_bytes(),
+        }
+    }
+
+    /// Returns the hash of a piece of contents of `len` bytes that was kept.
+    pub(crate) fn of_bytes(bytes: [u8; 32], len: u64) -> Self {
+        match len <= PIECE_BYTES {
+            true => Self::Whole(Hash::from_bytes(bytes)),
+            false => Self::Part(bytes),
+        }
+    }
 }
 
 /// Takes the hash of one piece, a part at a time.
@@ -107,6 +126,11 @@ mod tests {
                 .collect();
             assert_eq!(hashes.len() as u64, pieces(len as u64));
             assert_eq!(combine(&hashes, len as u64), blake3::hash(bytes), "{len}");
+            let kept = hashes
+                .iter()
+                .map(|hash| PieceHash::of_bytes(hash.to_bytes(), len as u64));
+            let kept: Vec<_> = kept.collect();
+            assert_eq!(combine(&kept, len as u64), blake3::hash(bytes), "{len}");
         }
     }
 }

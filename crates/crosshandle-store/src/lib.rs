@@ -29,6 +29,18 @@
 //! types, shapes and contents. [`Store::open_expecting`] refuses every other model; [`Model::verify`]
 //! takes the hash of the memory again, for readers that trust nobody who may write it.
 //!
+//! # Updates in place
+//! [`Store::updater`] writes new contents over those that readers have open, for instance the weights of a
+//! policy that learns. While an update is under way the model's bytes are a mixture. A reader asks
+//! [`Model::stable`] before it reads, which waits until no update is under way, and [`Model::is_still`] after,
+//! or it stops reading between updates by an understanding of its own. A writer that dies in the middle leaves
+//! the model *torn*: readers get [`Error::Torn`] until an update has written all of it.
+//!
+//! # Addresses
+//! A model that was opened with [`OpenOptions::agreed_address`] lies at the same addresses in every process that
+//! opens it so, unless they are taken there. It can [sleep](Model::sleep): nothing is mapped then, and the
+//! addresses stay reserved until it [wakes](Model::wake) at the same place.
+//!
 //! # Threads
 //! All objects are `Send` and `Sync`. Loading and verifying start threads and join them before they return.
 
@@ -40,14 +52,20 @@ mod hash;
 mod load;
 mod manifest;
 mod model;
+mod placement;
 mod source;
+mod state;
 mod store;
 mod transfer;
+mod tuning;
+mod update;
 
 pub use blake3::Hash;
 pub use error::{Error, Result};
 pub use load::{LoadOptions, Loaded};
 pub use manifest::{Manifest, TensorInfo};
 pub use model::{Model, Tensor};
+pub use placement::OpenOptions;
 pub use source::NamedBytes;
 pub use store::Store;
+pub use update::{Update, Updater};

@@ -1,10 +1,12 @@
 //! Loading: from a source into new memory, which a holder may take over.
 
-use crate::contents;
+use crate::contents::{self, Work};
 use crate::error::Result;
+use crate::hash;
 use crate::manifest::Manifest;
 use crate::source::Source;
-use crate::store::{DATA, MANIFEST, Store};
+use crate::state::State;
+use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::{Error, Hash};
 use crosshandle::holder::{HandedOver, HoldOptions};
 use crosshandle::{AllocationOptions, Memory};
@@ -17,6 +19,7 @@ type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 pub struct LoadOptions {
     threads: usize,
     expected: Option<Hash>,
+    pub(crate) is_direct: bool,
     progress: Progress,
 }
 
@@ -41,6 +44,7 @@ impl LoadOptions {
         Self {
             threads: contents::usual_threads(),
             expected: None,
+            is_direct: false,
             progress: Arc::new(|_, _| {}),
         }
     }
@@ -54,6 +58,13 @@ impl LoadOptions {
     /// Sets the hash that the model must have.
     pub fn expecting(mut self, hash: Hash) -> Self {
         self.expected = Some(hash);
+        self
+    }
+
+    /// Sets whether files are read past the page cache (default: no), for storage that is faster than that. The
+    /// file system must allow it.
+    pub fn direct(mut self, is_direct: bool) -> Self {
+        self.is_direct = is_direct;
         self
     }
 
@@ -83,6 +94,7 @@ pub struct Loaded {
     hash: Hash,
     data: Memory,
     listing: Memory,
+    state: State,
 }
 
 impl Loaded {
@@ -92,6 +104,10 @@ impl Loaded {
         source: &Source<'_>,
         options: &LoadOptions,
     ) -> Result<Self> {
+        if source.bytes == 0 {
+            let why = "there is no tensor with a byte to load";
+            return Err(Error::Invalid(why.into()));
+        }
         let context = store.context_on(device)?;
         let len = usize::try_from(source.bytes).map_err(|_| {
             Error::Invalid("the tensors have more bytes than can be addressed".into())
@@ -99,9 +115,14 @@ impl Loaded {
         // Too large a model is better refused than the end of this process.
         let data = context.allocate_with(AllocationOptions::new(len).populate(true))?;
         let all = source.bytes;
-        let progress = |bytes| options.tell(bytes, all);
-        let threads = options.thread_count();
-        let data_hash = contents::fill(&context, &data, source, threads, &progress)?;
+        let work = Work {
+            context: &context,
+            memory: &data,
+            threads: options.thread_count(),
+            progress: &|bytes| options.tell(bytes, all),
+        };
+        let pieces = work.fill(source)?;
+        let data_hash = hash::combine(&pieces, all);
         let (tensors, metadata) = (source.tensors.clone(), source.metadata.clone());
         let manifest = Manifest::new(all, data_hash, tensors, metadata);
         let text = manifest.to_bytes();
@@ -113,14 +134,17 @@ impl Loaded {
                 found: hash,
             });
         }
-        let listing = store.context_on("host")?.allocate(text.len())?;
+        let host = store.context_on("host")?;
+        let listing = host.allocate(text.len())?;
         listing.write(0, &text)?;
+        let state = State::create(&host, data.as_ptr().addr(), &pieces)?;
         Ok(Self {
             store: store.clone(),
             manifest,
             hash,
             data,
             listing,
+            state,
         })
     }
 
@@ -145,7 +169,11 @@ impl Loaded {
     /// As [`Holder::hand_over`](crosshandle::holder::Holder::hand_over).
     pub fn publish(&self, name: &str, options: HoldOptions) -> Result<HandedOver> {
         let options = options.label(self.hash.to_hex().as_str());
-        let parts = [(DATA, &self.data), (MANIFEST, &self.listing)];
+        let parts = [
+            (DATA, &self.data),
+            (MANIFEST, &self.listing),
+            (STATE, self.state.memory()),
+        ];
         Ok(self.store.holder().hand_over(name, &parts, options)?)
     }
 }

@@ -1,6 +1,6 @@
 //! The manifest: what a model's memory contains.
 
-use crate::Hash;
+use crate::{Error, Hash};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -19,9 +19,10 @@ pub struct Manifest {
     format: u32,
     /// Bytes of the memory.
     pub bytes: u64,
-    /// The BLAKE3 hash of all of the memory's bytes, the zeros between tensors included.
+    /// The BLAKE3 hash of all of the memory's bytes, the zeros between tensors included; `None` after an update
+    /// that took none.
     #[serde(with = "hash_text")]
-    pub data_hash: Hash,
+    pub data_hash: Option<Hash>,
     /// The tensors by their names.
     pub tensors: BTreeMap<String, TensorInfo>,
     /// What the files said beside the tensors, as it was: how they are quantized, for instance.
@@ -47,15 +48,27 @@ mod hash_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(hash: &Hash, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(hash.to_hex().as_str())
+    /// No hash, as long as one: an update changes no byte of a manifest's length.
+    const UNKNOWN: &str = "----------------------------------------------------------------";
+
+    pub(super) fn serialize<S: Serializer>(
+        hash: &Option<Hash>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match hash {
+            Some(hash) => serializer.serialize_str(hash.to_hex().as_str()),
+            None => serializer.serialize_str(UNKNOWN),
+        }
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Hash, D::Error> {
+    ) -> Result<Option<Hash>, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Hash::from_hex(text).map_err(D::Error::custom)
+        match text == UNKNOWN {
+            true => Ok(None),
+            false => Hash::from_hex(text).map(Some).map_err(D::Error::custom),
+        }
     }
 }
 
@@ -69,7 +82,7 @@ impl Manifest {
         Self {
             format: FORMAT,
             bytes,
-            data_hash,
+            data_hash: Some(data_hash),
             tensors,
             metadata,
         }
@@ -79,6 +92,11 @@ impl Manifest {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // Maps are in the order of their keys, so one manifest has one text.
         serde_json::to_vec(self).expect("plain data")
+    }
+
+    /// Returns whether a model with this manifest has the same tensors in the same places.
+    pub(crate) fn has_layout_of(&self, other: &Self) -> bool {
+        self.bytes == other.bytes && self.tensors == other.tensors
     }
 
     /// Reads a manifest for memory of `bytes` bytes. Anybody may have written it, so all of it is checked.
@@ -113,6 +131,14 @@ impl Manifest {
 }
 
 impl TensorInfo {
+    /// Returns the error for another tensor of this one's name.
+    pub(crate) fn refuse(&self, name: &str, dtype: &str, shape: &[u64]) -> Error {
+        Error::Invalid(format!(
+            "the tensor {name} is {} {:?} in the model, not {dtype} {shape:?}: publish the next version instead",
+            self.dtype, self.shape
+        ))
+    }
+
     /// Returns the bits that the shape asks for; `None` for types that this version does not know.
     pub(crate) fn expected_bits(&self) -> Option<u64> {
         let dtype: safetensors::Dtype =

@@ -1,21 +1,124 @@
 //! Models that were opened.
 
-use crate::contents;
+use crate::contents::Work;
 use crate::error::{Error, Result};
-use crate::manifest::{Manifest, TensorInfo};
+use crate::hash;
+use crate::manifest::{MAX_MANIFEST_BYTES, Manifest, TensorInfo};
+use crate::placement::OpenOptions;
+use crate::state::{State, deadline_after};
+use crate::store::{DATA, MANIFEST, STATE, Store};
+use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
-use crosshandle::{Context, Memory, MemoryRange, SharedBytes};
+use crosshandle::handle::BackendKind;
+use crosshandle::{Access, Context, Memory, MemoryHandle, MemoryRange, SharedBytes, VirtualRange};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A model that was opened: its manifest, and one mapping for reading. The mapping stays until this is
-/// dropped, whatever becomes of the name and of the holder.
+/// dropped or [sleeps](Self::sleep), whatever becomes of the name and of the holder.
 #[derive(Debug)]
 pub struct Model {
     name: String,
     version: u64,
     hash: Hash,
     manifest: Manifest,
-    memory: Memory,
+    /// The number of the state at which the manifest was read.
+    seen: u64,
+    state: State,
+    listing: Memory,
+    handle: MemoryHandle,
+    /// The addresses, if they stay while the model sleeps.
+    range: Option<Arc<VirtualRange>>,
+    /// `None` while the model sleeps.
+    memory: Option<Arc<Memory>>,
     context: ContextOf,
+    store: Store,
+}
+
+/// What a name stands for, before its data is mapped.
+pub(crate) struct Parts {
+    name: String,
+    version: u64,
+    pub(crate) data: MemoryHandle,
+    pub(crate) listing: Memory,
+    pub(crate) state: State,
+}
+
+impl Parts {
+    /// Opens the words and the manifest of a name, to read or to write.
+    pub(crate) fn open(store: &Store, name: &str, access: Access) -> Result<Self> {
+        let held = match access {
+            Access::ReadOnly => store.holder().open(name)?,
+            Access::ReadWrite => store.holder().open_to_write(name)?,
+        };
+        let handle_of = |role: &str| {
+            let handle = held.part(role).and_then(|part| match access {
+                Access::ReadOnly => part.read_only,
+                Access::ReadWrite => part.handle,
+            });
+            handle.ok_or_else(|| not_a_model(name, format!("it has no part '{role}'")))
+        };
+        let host = store.context_on("host")?;
+        let on_host = |role: &str| {
+            let handle = handle_of(role)?;
+            if handle.backend() != BackendKind::Host || handle.len() > MAX_MANIFEST_BYTES {
+                let why = format!("its part '{role}' is no memory of the host, or too long");
+                return Err(not_a_model(name, why));
+            }
+            Ok(match access {
+                Access::ReadOnly => host.open_memory_read_only(&handle)?,
+                Access::ReadWrite => host.open_memory(&handle)?,
+            })
+        };
+        let data = handle_of(DATA)?;
+        let (listing, words) = (on_host(MANIFEST)?, on_host(STATE)?);
+        let state = State::open(&host, words, hash::pieces(data.len()));
+        Ok(Self {
+            state: state.map_err(|error| not_a_model(name, error.to_string()))?,
+            version: held.version,
+            name: held.name,
+            data,
+            listing,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+}
+
+/// Reads a manifest, and returns the model's hash too.
+pub(crate) fn read_listing(listing: &Memory, name: &str, bytes: u64) -> Result<(Manifest, Hash)> {
+    let mut text = vec![0; listing.len()];
+    listing.read(0, &mut text)?;
+    let manifest = Manifest::read(&text, bytes).map_err(|why| not_a_model(name, why))?;
+    Ok((manifest, blake3::hash(&text)))
+}
+
+/// Reads a manifest while no update is under way, and returns the number of the state too.
+fn read_settled(
+    state: &State,
+    listing: &Memory,
+    name: &str,
+    bytes: u64,
+    deadline: Instant,
+) -> Result<(Manifest, Hash, u64)> {
+    loop {
+        let seen = state.settle(deadline)?;
+        let read = read_listing(listing, name, bytes);
+        if state.look()?.number == seen {
+            return read.map(|(manifest, hash)| (manifest, hash, seen));
+        }
+    }
+}
+
+fn not_a_model(name: &str, why: String) -> Error {
+    let name = name.to_owned();
+    Error::NotAModel { name, why }
 }
 
 /// A context, which has nothing to show.
@@ -36,22 +139,37 @@ pub struct Tensor<'a> {
 }
 
 impl Model {
-    pub(crate) fn new(
-        name: String,
-        version: u64,
-        hash: Hash,
-        manifest: Manifest,
-        context: Context,
-        memory: Memory,
-    ) -> Self {
-        Self {
-            name,
-            version,
+    pub(crate) fn open(store: &Store, name: &str, options: &OpenOptions) -> Result<Self> {
+        let parts = Parts::open(store, name, Access::ReadOnly)?;
+        let deadline = deadline_after(options.patience);
+        let bytes = parts.data.len();
+        let (manifest, hash, seen) =
+            read_settled(&parts.state, &parts.listing, name, bytes, deadline)?;
+        if let Some(expected) = options.expected.filter(|expected| *expected != hash) {
+            return Err(Error::OtherModel {
+                name: name.to_owned(),
+                expected,
+                found: hash,
+            });
+        }
+        let context = store.context_for(&parts.data)?;
+        let agreed = parts.state.agreed_address()?;
+        let range = options.reserve(&context, bytes as usize, agreed)?;
+        let memory = map(&context, range.as_ref(), &parts.data)?;
+        Ok(Self {
+            name: parts.name,
+            version: parts.version,
             hash,
             manifest,
-            memory,
+            seen,
+            state: parts.state,
+            listing: parts.listing,
+            handle: parts.data,
+            range,
+            memory: Some(Arc::new(memory)),
             context: ContextOf(context),
-        }
+            store: store.clone(),
+        })
     }
 
     /// Returns the name under which the model was opened.
@@ -75,8 +193,29 @@ impl Model {
     }
 
     /// Returns the memory with all tensors.
-    pub fn memory(&self) -> &Memory {
-        &self.memory
+    ///
+    /// # Errors
+    /// [`Error::Asleep`].
+    pub fn memory(&self) -> Result<&Arc<Memory>> {
+        self.memory.as_ref().ok_or(Error::Asleep)
+    }
+
+    /// Returns the handle by which the memory was opened, for reading only. Other processes can open it too.
+    pub fn handle(&self) -> &MemoryHandle {
+        &self.handle
+    }
+
+    /// Returns the address of the memory, which stays the same while the model sleeps; `None` for one that sleeps
+    /// and has none.
+    pub fn address(&self) -> Option<usize> {
+        let mapped = self.memory.as_ref().map(|memory| memory.as_ptr());
+        let reserved = || self.range.as_ref().map(|range| range.as_ptr());
+        mapped.or_else(reserved).map(|start| start.addr())
+    }
+
+    /// Returns whether the model sleeps.
+    pub fn is_asleep(&self) -> bool {
+        self.memory.is_none()
     }
 
     /// Returns the context in which the model is open.
@@ -87,38 +226,164 @@ impl Model {
     /// Returns a tensor.
     ///
     /// # Errors
-    /// [`Error::NoTensor`].
+    /// [`Error::NoTensor`]; [`Error::Asleep`].
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
         let info = self.manifest.tensors.get(name);
         let info = info.ok_or_else(|| Error::NoTensor(name.to_owned()))?;
-        Ok(Tensor {
-            info,
-            memory: &self.memory,
-        })
+        let memory = self.memory()?;
+        Ok(Tensor { info, memory })
     }
 
-    /// Takes the hash of the memory's bytes, as they are now, and compares it with the manifest's. The
-    /// options' threads and progress count.
+    /// Takes the hash of the memory's bytes, as they are now, and compares it with the manifest's, as that is
+    /// now. The options' threads and progress count.
     ///
     /// # Errors
-    /// [`Error::Changed`]; the device's failures.
+    /// [`Error::Changed`]; [`Error::NoHash`]; [`Error::Overwritten`] if an update came between; as
+    /// [`stable`](Self::stable), with a patience of 30 s; the device's failures.
     pub fn verify(&self, options: &LoadOptions) -> Result<()> {
-        let found = options.hash(&self.context.0, &self.memory)?;
-        let expected = self.manifest.data_hash;
+        let memory = self.memory()?;
+        let bytes = memory.len() as u64;
+        let deadline = deadline_after(UPDATE_PATIENCE);
+        let (manifest, _, seen) =
+            read_settled(&self.state, &self.listing, &self.name, bytes, deadline)?;
+        let expected = manifest.data_hash.ok_or(Error::NoHash)?;
+        let work = Work {
+            context: &self.context.0,
+            memory,
+            threads: options.thread_count(),
+            progress: &|done| options.tell(done, bytes),
+        };
+        let pieces: Vec<u64> = (0..hash::pieces(bytes)).collect();
+        let found = hash::combine(&work.hash(&pieces)?, bytes);
         match found == expected {
+            _ if !self.is_still(seen)? => Err(Error::Overwritten),
             true => Ok(()),
             false => Err(Error::Changed { expected, found }),
         }
     }
+
+    /// Waits until no update is under way, for at most `timeout`. Returns a number that every update changes, for
+    /// [`is_still`](Self::is_still) and [`next_update`](Self::next_update).
+    ///
+    /// # Errors
+    /// [`Error::Torn`] if an update was begun and will not end; a timeout.
+    pub fn stable(&self, timeout: Duration) -> Result<u64> {
+        self.state.settle(deadline_after(timeout))
+    }
+
+    /// Returns whether no update has begun since [`stable`](Self::stable) returned this number. What was read in
+    /// between, by the host, is whole then. A device's commands must have finished.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a writer has written nonsense.
+    pub fn is_still(&self, number: u64) -> Result<bool> {
+        Ok(self.state.look()?.number == number)
+    }
+
+    /// Waits until an update has ended after the moment with this number, for at most `timeout`. Returns the new
+    /// number.
+    ///
+    /// # Errors
+    /// As [`stable`](Self::stable).
+    pub fn next_update(&self, number: u64, timeout: Duration) -> Result<u64> {
+        self.state.next_after(number, deadline_after(timeout))
+    }
+
+    /// Reads the manifest again, so that [`hash`](Self::hash) is that of the contents after all updates that have
+    /// ended. Returns the number of the last one.
+    ///
+    /// # Errors
+    /// As [`stable`](Self::stable).
+    pub fn refresh(&mut self, timeout: Duration) -> Result<u64> {
+        let deadline = deadline_after(timeout);
+        let bytes = self.manifest.bytes;
+        let (manifest, hash, seen) =
+            read_settled(&self.state, &self.listing, &self.name, bytes, deadline)?;
+        if !manifest.has_layout_of(&self.manifest) {
+            return Err(Error::OtherLayout(self.name.clone()));
+        }
+        (self.manifest, self.hash, self.seen) = (manifest, hash, seen);
+        Ok(seen)
+    }
+
+    /// Returns the number of the state at which the manifest was read, as [`stable`](Self::stable) does.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Unmaps the model's memory, and keeps its addresses: touching them is a fault until [`wake`](Self::wake).
+    /// The model stays with the holder. If that lets go of it, and nobody else has it open, its memory is free.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] while others have a clone of [`memory`](Self::memory) or commands use it;
+    /// [`Error::Invalid`] for a model that was not opened to sleep ([`OpenOptions::sleepable`]).
+    pub fn sleep(&mut self) -> Result<()> {
+        if self.range.is_none() {
+            return Err(Error::Invalid(
+                "this model has no addresses that stay: open it with `sleepable`, `agreed_address` or `at`"
+                    .into(),
+            ));
+        }
+        let Some(memory) = self.memory.take() else {
+            return Ok(());
+        };
+        match Arc::try_unwrap(memory) {
+            Ok(memory) if !memory.is_in_use() => {
+                drop(memory);
+                Ok(())
+            }
+            Ok(memory) => {
+                self.memory = Some(Arc::new(memory));
+                Err(Error::InUse)
+            }
+            Err(memory) => {
+                self.memory = Some(memory);
+                Err(Error::InUse)
+            }
+        }
+    }
+
+    /// Maps what the name stands for now at the addresses that the model had. Returns whether the
+    /// [hash](Self::hash) or the [version](Self::version) is another one.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; [`Error::OtherLayout`] if the tensors are not the same or have other places. The model
+    /// sleeps on then.
+    pub fn wake(&mut self) -> Result<bool> {
+        let Some(range) = self.range.as_ref().filter(|_| self.memory.is_none()) else {
+            return Ok(false);
+        };
+        let woken = self.store.look_again(|| {
+            let parts = Parts::open(&self.store, &self.name, Access::ReadOnly)?;
+            let (bytes, deadline) = (parts.data.len(), deadline_after(UPDATE_PATIENCE));
+            let listing = &parts.listing;
+            let (manifest, hash, seen) =
+                read_settled(&parts.state, listing, &self.name, bytes, deadline)?;
+            if !manifest.has_layout_of(&self.manifest) {
+                return Err(Error::OtherLayout(self.name.clone()));
+            }
+            let memory = map(&self.context.0, Some(range), &parts.data)?;
+            Ok((parts, manifest, hash, seen, memory))
+        });
+        let (parts, manifest, hash, seen, memory) = woken?;
+        let is_another = (parts.version, hash) != (self.version, self.hash);
+        (self.version, self.hash, self.seen) = (parts.version, hash, seen);
+        (self.state, self.listing, self.handle) = (parts.state, parts.listing, parts.data);
+        (self.manifest, self.memory) = (manifest, Some(Arc::new(memory)));
+        Ok(is_another)
+    }
 }
 
-impl LoadOptions {
-    fn hash(&self, context: &Context, memory: &Memory) -> Result<Hash> {
-        let all = memory.len() as u64;
-        contents::hash(context, memory, self.thread_count(), &|bytes| {
-            self.tell(bytes, all)
-        })
-    }
+/// Maps a model's data to read it.
+fn map(
+    context: &Context,
+    range: Option<&Arc<VirtualRange>>,
+    data: &MemoryHandle,
+) -> Result<Memory> {
+    Ok(match range {
+        Some(range) => range.open_memory(data, Access::ReadOnly)?,
+        None => context.open_memory_read_only(data)?,
+    })
 }
 
 impl<'a> Tensor<'a> {

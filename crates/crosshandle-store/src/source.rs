@@ -1,12 +1,13 @@
 //! Where tensors come from: files of safetensors, one or many with an index, or the program's own memory.
 
 use crate::error::{Error, Result};
-use crate::manifest::{ALIGNMENT, TensorInfo};
+use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
+use rustix::fs::OFlags;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest header of a file, as the format has it.
@@ -27,13 +28,18 @@ pub struct NamedBytes<'a> {
 
 /// What bytes are read from.
 enum Origin<'a> {
-    File { path: PathBuf, file: File },
+    File {
+        path: PathBuf,
+        file: File,
+        /// The same file past the page cache, if that is wanted.
+        direct: Option<File>,
+    },
     Bytes(&'a [u8]),
 }
 
 /// A run of bytes of an origin, and where it goes.
-#[derive(Clone, Copy)]
 struct Run {
+    tensor: String,
     /// The first byte in the memory.
     to: u64,
     len: u64,
@@ -50,6 +56,7 @@ pub(crate) struct Source<'a> {
     pub(crate) tensors: BTreeMap<String, TensorInfo>,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) bytes: u64,
+    is_direct: bool,
 }
 
 /// The index of a checkpoint of several files.
@@ -66,13 +73,17 @@ impl<'a> Source<'a> {
             tensors: BTreeMap::new(),
             metadata: BTreeMap::new(),
             bytes: 0,
+            is_direct: false,
         }
     }
 
     /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others, beside
-    /// it.
-    pub(crate) fn of_files(paths: &[PathBuf]) -> Result<Self> {
-        let mut source = Self::empty();
+    /// it. With `is_direct`, tensors are read past the page cache.
+    pub(crate) fn of_files(paths: &[PathBuf], is_direct: bool) -> Result<Self> {
+        let mut source = Self {
+            is_direct,
+            ..Self::empty()
+        };
         for path in paths {
             match path
                 .extension()
@@ -82,7 +93,7 @@ impl<'a> Source<'a> {
                 false => drop(source.add_file(path)?),
             }
         }
-        source.finish()
+        Ok(source)
     }
 
     /// Takes tensors of the program's own.
@@ -111,15 +122,22 @@ impl<'a> Source<'a> {
             }
             source.add(name, info, origin, 0).map_err(Error::Invalid)?;
         }
-        source.finish()
+        Ok(source)
     }
 
-    fn finish(self) -> Result<Self> {
-        match self.bytes {
-            0 => Err(Error::Invalid(
-                "there is no tensor with a byte to load".into(),
-            )),
-            _ => Ok(self),
+    /// Takes bytes for one place of a model's memory.
+    pub(crate) fn of_run(tensor: &str, to: u64, bytes: &'a [u8], all: u64) -> Self {
+        Self {
+            origins: vec![Origin::Bytes(bytes)],
+            runs: vec![Run {
+                tensor: tensor.to_owned(),
+                to,
+                len: bytes.len() as u64,
+                origin: 0,
+                from: 0,
+            }],
+            bytes: all,
+            ..Self::empty()
         }
     }
 
@@ -139,9 +157,10 @@ impl<'a> Source<'a> {
         if self.tensors.contains_key(&name) {
             return Err(format!("there are two tensors {name}"));
         }
-        self.tensors.insert(name, info);
+        self.tensors.insert(name.clone(), info);
         if len > 0 {
             self.runs.push(Run {
+                tensor: name,
                 to,
                 len,
                 origin,
@@ -227,9 +246,14 @@ impl<'a> Source<'a> {
             )));
         }
         let origin = self.origins.len();
+        let direct = match self.is_direct {
+            true => Some(open_direct(path)?),
+            false => None,
+        };
         self.origins.push(Origin::File {
             path: path.to_owned(),
             file,
+            direct,
         });
         let names = metadata.offset_keys();
         for name in &names {
@@ -255,6 +279,38 @@ impl<'a> Source<'a> {
         Ok(names)
     }
 
+    /// Gives each tensor the place that it has in a model which is there.
+    pub(crate) fn place_in(&mut self, manifest: &Manifest) -> Result<()> {
+        for (name, own) in &mut self.tensors {
+            let there = manifest.tensors.get(name);
+            let there = there.ok_or_else(|| Error::NoTensor(name.clone()))?;
+            if (&there.dtype, &there.shape) != (&own.dtype, &own.shape) {
+                return Err(there.refuse(name, &own.dtype, &own.shape));
+            }
+            own.offset = there.offset;
+        }
+        for run in &mut self.runs {
+            run.to = self.tensors[&run.tensor].offset;
+        }
+        self.runs.sort_unstable_by_key(|run| run.to);
+        self.bytes = manifest.bytes;
+        Ok(())
+    }
+
+    /// Returns the places of what there is, in parts that do not cross a multiple of `step` bytes.
+    pub(crate) fn parts(&self, step: u64) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        for run in &self.runs {
+            let (mut at, end) = (run.to, run.to + run.len);
+            while at < end {
+                let next = (at / step + 1).saturating_mul(step).min(end);
+                parts.push((at, next - at));
+                at = next;
+            }
+        }
+        parts
+    }
+
     /// Reads the bytes that the memory will have from `offset` on, zeros between tensors.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let end = offset + into.len() as u64;
@@ -267,9 +323,12 @@ impl<'a> Source<'a> {
             let part = &mut into[(begin - offset) as usize..(stop - offset) as usize];
             let from = run.from + (begin - run.to);
             match &self.origins[run.origin] {
-                Origin::File { path, file } => {
-                    file.read_exact_at(part, from)
-                        .map_err(|source| io(path, source))?;
+                Origin::File { path, file, direct } => {
+                    let read = match direct {
+                        Some(direct) => read_direct(direct, part, from),
+                        None => file.read_exact_at(part, from),
+                    };
+                    read.map_err(|source| io(path, source))?;
                 }
                 Origin::Bytes(bytes) => {
                     part.copy_from_slice(&bytes[from as usize..from as usize + part.len()]);
@@ -291,4 +350,37 @@ fn io(path: &Path, source: std::io::Error) -> Error {
 
 fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|source| io(path, source))
+}
+
+/// Bytes that offsets and addresses of reads past the page cache are multiples of: a page, which is enough for every
+/// device with blocks that are not longer.
+const DIRECT_ALIGNMENT: usize = 4096;
+
+fn open_direct(path: &Path) -> Result<File> {
+    let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    opened.map_err(|source| io(path, source))
+}
+
+/// Reads as `read_exact_at` does, from a file that takes aligned reads only.
+fn read_direct(file: &File, into: &mut [u8], from: u64) -> std::io::Result<()> {
+    let skipped = from as usize % DIRECT_ALIGNMENT;
+    let wanted = skipped + into.len();
+    let whole = wanted.next_multiple_of(DIRECT_ALIGNMENT);
+    let mut buffer = vec![0; whole + DIRECT_ALIGNMENT];
+    let start = buffer.as_ptr().align_offset(DIRECT_ALIGNMENT);
+    let aligned = &mut buffer[start..start + whole];
+    let mut done = 0;
+    while done < wanted {
+        // A read ends early at the end of the file only, or at a block's.
+        let at = done / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT;
+        match file.read_at(&mut aligned[at..], from - skipped as u64 + at as u64) {
+            Ok(count) if at + count > done => done = at + count,
+            Ok(_) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    into.copy_from_slice(&aligned[skipped..wanted]);
+    Ok(())
 }

@@ -1,10 +1,13 @@
 //! The store: where models are loaded to and opened from.
 
+use crate::Hash;
 use crate::error::{Error, Result};
 use crate::load::{LoadOptions, Loaded};
 use crate::model::Model;
+use crate::placement::OpenOptions;
 use crate::source::{NamedBytes, Source};
-use crate::{Hash, Manifest};
+use crate::tuning::MAX_LOOKS;
+use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use crosshandle::holder::Holder;
 use crosshandle::{Context, ContextOptions, Device, MemoryHandle, PeerPolicy};
@@ -13,12 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The roles of a model's two pieces of memory.
+/// The roles of a model's pieces of memory.
 pub(crate) const DATA: &str = "data";
 pub(crate) const MANIFEST: &str = "manifest";
-
-/// Times that a name is looked up again because its version ended between that and the open.
-const MAX_LOOKS: u32 = 8;
+pub(crate) const STATE: &str = "state";
 
 /// Models under names that a holder keeps. Cheap to clone; clones share contexts.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +70,12 @@ impl Store {
     /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if the hash
     /// is not the expected one; limits of the system.
     pub fn load(&self, device: &str, paths: &[PathBuf], options: &LoadOptions) -> Result<Loaded> {
-        Loaded::new(self, device, &Source::of_files(paths)?, options)
+        Loaded::new(
+            self,
+            device,
+            &Source::of_files(paths, options.is_direct)?,
+            options,
+        )
     }
 
     /// Loads tensors of the program's own into memory of a device.
@@ -85,13 +91,13 @@ impl Store {
         Loaded::new(self, device, &Source::of_bytes(tensors)?, options)
     }
 
-    /// Opens a model: one mapping, in which all its tensors are.
+    /// Opens a model: one mapping, in which all its tensors are. Waits for the end of an update that is under way.
     ///
     /// # Errors
     /// [`Error::Crosshandle`] if nothing is held under the name or it cannot be mapped here;
-    /// [`Error::NotAModel`].
+    /// [`Error::NotAModel`]; [`Error::Torn`]; a timeout.
     pub fn open(&self, name: &str) -> Result<Model> {
-        self.open_version(name, None)
+        self.open_with(name, &OpenOptions::new())
     }
 
     /// Opens a model if it is the one with this hash.
@@ -99,7 +105,23 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open); [`Error::OtherModel`].
     pub fn open_expecting(&self, name: &str, hash: Hash) -> Result<Model> {
-        self.open_version(name, Some(hash))
+        self.open_with(name, &OpenOptions::new().expecting(hash))
+    }
+
+    /// Opens a model, for instance at an address.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::OtherModel`], [`Error::AddressTaken`].
+    pub fn open_with(&self, name: &str, options: &OpenOptions) -> Result<Model> {
+        self.look_again(|| Model::open(self, name, options))
+    }
+
+    /// Opens a model to write new contents into its tensors, in place.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::Crosshandle`] if the name's writing token was not shown.
+    pub fn updater(&self, name: &str) -> Result<Updater> {
+        self.look_again(|| Updater::open(self, name))
     }
 
     /// Waits until a name has a later version than a model that was opened, for at most `timeout`, and opens
@@ -113,11 +135,11 @@ impl Store {
         self.open(name)
     }
 
-    fn open_version(&self, name: &str, expected: Option<Hash>) -> Result<Model> {
+    /// Opens something again if the name's next version came between two steps.
+    pub(crate) fn look_again<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
         let mut looks = 1;
         loop {
-            match self.open_once(name, expected) {
-                // The next version may have come between the two steps.
+            match open() {
                 Err(Error::Crosshandle(error))
                     if looks < MAX_LOOKS
                         && (error.is_peer_dead() || error.is_stale())
@@ -130,60 +152,8 @@ impl Store {
         }
     }
 
-    fn open_once(&self, name: &str, expected: Option<Hash>) -> Result<Model> {
-        let held = self.holder.open(name)?;
-        let not_a_model = |why: String| Error::NotAModel {
-            name: name.to_owned(),
-            why,
-        };
-        let handle_of = |role: &str| {
-            let part = held.part(role);
-            let handle = part.and_then(|part| part.read_only);
-            handle.ok_or_else(|| not_a_model(format!("it has no part '{role}'")))
-        };
-        let (data, listing) = (handle_of(DATA)?, handle_of(MANIFEST)?);
-        let text = self.read_manifest(&listing, not_a_model)?;
-        let hash = blake3::hash(&text);
-        if let Some(expected) = expected.filter(|expected| *expected != hash) {
-            return Err(Error::OtherModel {
-                name: name.to_owned(),
-                expected,
-                found: hash,
-            });
-        }
-        let manifest = Manifest::read(&text, data.len()).map_err(not_a_model)?;
-        let context = self.context_for(&data)?;
-        let memory = context.open_memory_read_only(&data)?;
-        Ok(Model::new(
-            held.name,
-            held.version,
-            hash,
-            manifest,
-            context,
-            memory,
-        ))
-    }
-
-    fn read_manifest(
-        &self,
-        handle: &MemoryHandle,
-        not_a_model: impl Fn(String) -> Error,
-    ) -> Result<Vec<u8>> {
-        if handle.backend() != BackendKind::Host
-            || handle.len() > crate::manifest::MAX_MANIFEST_BYTES
-        {
-            return Err(not_a_model(
-                "its manifest is no memory of the host, or too long".into(),
-            ));
-        }
-        let memory = self.context_for(handle)?.open_memory_read_only(handle)?;
-        let mut text = vec![0; memory.len()];
-        memory.read(0, &mut text)?;
-        Ok(text)
-    }
-
     /// Returns the context on the device that a handle is for.
-    fn context_for(&self, handle: &MemoryHandle) -> Result<Context> {
+    pub(crate) fn context_for(&self, handle: &MemoryHandle) -> Result<Context> {
         let (backend, uuid) = (handle.backend(), handle.device());
         let devices = Device::all();
         let is_it =

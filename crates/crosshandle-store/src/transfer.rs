@@ -1,6 +1,7 @@
 //! Copies between a thread's buffers and memory of any device.
 
 use crate::error::Result;
+use crate::tuning::STAGE_BYTES;
 use crosshandle::{
     AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, SharedBytes,
 };
@@ -35,10 +36,11 @@ impl Stage {
 }
 
 impl<'a> Transfer<'a> {
-    pub(crate) fn new(context: &Context, memory: &'a Memory, piece_bytes: usize) -> Result<Self> {
+    /// Makes a way to memory of which at most `bytes` bytes are copied at a time.
+    pub(crate) fn new(context: &Context, memory: &'a Memory, bytes: usize) -> Result<Self> {
         match memory.bytes() {
             Ok(bytes) => Ok(Self::Direct(bytes)),
-            Err(Error::Unsupported(_)) => Self::staged(context, memory, piece_bytes),
+            Err(Error::Unsupported(_)) => Self::staged(context, memory, STAGE_BYTES.min(bytes)),
             Err(error) => Err(error.into()),
         }
     }
@@ -46,9 +48,9 @@ impl<'a> Transfer<'a> {
     pub(crate) fn staged(
         context: &Context,
         memory: &'a Memory,
-        piece_bytes: usize,
+        stage_bytes: usize,
     ) -> Result<Self> {
-        let stage = || Stage::new(context, piece_bytes);
+        let stage = || Stage::new(context, stage_bytes);
         Ok(Self::Staged {
             memory,
             stages: Box::new([stage()?, stage()?]),
@@ -56,8 +58,8 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// Writes a piece of `len` bytes at `offset`, in parts that `fill` makes: it is called with the offset of
-    /// each part in the piece and its buffer. Returns when the last part is taken; the device may copy
+    /// Writes `len` bytes at `offset`, in parts that `fill` makes: it is called with the offset of
+    /// each part in what is written and its buffer. Returns when the last part is taken; the device may copy
     /// still.
     pub(crate) fn write(
         &mut self,
@@ -66,44 +68,41 @@ impl<'a> Transfer<'a> {
         buffer: &mut [u8],
         mut fill: impl FnMut(usize, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        if let Self::Staged {
-            stages, current, ..
-        } = self
-        {
-            *current = 1 - *current;
-            // Until the copy from it before the last one is over.
-            stages[*current].queue.finish()?;
-        }
-        let mut at = 0;
-        while at < len {
-            let size = (len - at).min(buffer.len());
-            let part = &mut buffer[..size];
-            let part_len = part.len();
-            fill(at, part)?;
-            match self {
-                Self::Direct(bytes) => bytes.write(offset + at, part)?,
-                Self::Staged {
-                    stages, current, ..
-                } => stages[*current].staging.write(at, part)?,
+        match self {
+            Self::Direct(bytes) => {
+                for (at, size) in steps(len, buffer.len()) {
+                    let part = &mut buffer[..size];
+                    fill(at, part)?;
+                    bytes.write(offset + at, part)?;
+                }
             }
-            at += part_len;
-        }
-        if let Self::Staged {
-            memory,
-            stages,
-            current,
-        } = self
-        {
-            let stage = &stages[*current];
-            let to = memory.range(offset..offset + len)?;
-            stage
-                .queue
-                .submit(Command::copy(stage.staging.range(..len)?, to)?)?;
+            Self::Staged {
+                memory,
+                stages,
+                current,
+            } => {
+                for (begin, taken) in steps(len, stages[0].staging.len()) {
+                    *current = 1 - *current;
+                    let stage = &stages[*current];
+                    // Until the copy from it before the last one is over.
+                    stage.queue.finish()?;
+                    for (at, size) in steps(taken, buffer.len()) {
+                        let part = &mut buffer[..size];
+                        fill(begin + at, part)?;
+                        stage.staging.write(at, part)?;
+                    }
+                    let start = offset + begin;
+                    let to = memory.range(start..start + taken)?;
+                    stage
+                        .queue
+                        .submit(Command::copy(stage.staging.range(..taken)?, to)?)?;
+                }
+            }
         }
         Ok(())
     }
 
-    /// Reads a piece of `len` bytes at `offset`, and gives it to `take` in parts.
+    /// Reads `len` bytes at `offset`, and gives them to `take` in parts.
     pub(crate) fn read(
         &mut self,
         offset: usize,
@@ -111,25 +110,40 @@ impl<'a> Transfer<'a> {
         buffer: &mut [u8],
         mut take: impl FnMut(&[u8]),
     ) -> Result<()> {
-        if let Self::Staged { memory, stages, .. } = self {
-            let stage = &stages[0];
-            let from = memory.range(offset..offset + len)?;
-            stage
-                .queue
-                .submit(Command::copy(from, stage.staging.range(..len)?)?)?;
-            stage.queue.finish()?;
-        }
-        let mut at = 0;
-        while at < len {
-            let size = (len - at).min(buffer.len());
-            let part = &mut buffer[..size];
-            let count = part.len();
-            match self {
-                Self::Direct(bytes) => bytes.read(offset + at, part)?,
-                Self::Staged { stages, .. } => stages[0].staging.read(at, part)?,
+        match self {
+            Self::Direct(bytes) => {
+                for (at, size) in steps(len, buffer.len()) {
+                    let part = &mut buffer[..size];
+                    bytes.read(offset + at, part)?;
+                    take(part);
+                }
             }
-            take(part);
-            at += count;
+            Self::Staged { memory, stages, .. } => {
+                let begin_copy = |stage: &Stage, (begin, taken): (usize, usize)| {
+                    let start = offset + begin;
+                    let from = memory.range(start..start + taken)?;
+                    let copy = Command::copy(from, stage.staging.range(..taken)?)?;
+                    stage.queue.submit(copy)
+                };
+                let mut ahead = steps(len, stages[0].staging.len()).enumerate();
+                let mut under_way = ahead.next();
+                if let Some((_, step)) = under_way {
+                    begin_copy(&stages[0], step)?;
+                }
+                while let Some((number, (_, taken))) = under_way {
+                    under_way = ahead.next();
+                    if let Some((next, step)) = under_way {
+                        begin_copy(&stages[next % 2], step)?;
+                    }
+                    let stage = &stages[number % 2];
+                    stage.queue.finish()?;
+                    for (at, size) in steps(taken, buffer.len()) {
+                        let part = &mut buffer[..size];
+                        stage.staging.read(at, part)?;
+                        take(part);
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -143,6 +157,13 @@ impl<'a> Transfer<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns the offsets and lengths of the steps in which `len` bytes are done, each of at most `most` bytes.
+fn steps(len: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len)
+        .step_by(most.max(1))
+        .map(move |at| (at, (len - at).min(most)))
 }
 
 #[cfg(test)]
@@ -165,7 +186,7 @@ mod tests {
                 .map(|at| (at, (len - at).min(PIECE)))
         };
         let direct = Transfer::new(&context, &memory, PIECE).expect("direct access");
-        let staged = Transfer::staged(&context, &memory, PIECE).expect("staged access");
+        let staged = Transfer::staged(&context, &memory, PIECE / 3).expect("staged access");
         assert!(matches!(direct, Transfer::Direct(_)));
         let mut ways = [direct, staged];
         for (writer, reader) in [(0, 1), (1, 0)] {

@@ -3,6 +3,7 @@
 
 mod basics;
 mod events;
+mod kernels;
 mod link;
 mod memory;
 mod misuse;
@@ -24,6 +25,9 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("queues", basics::queues),
     ("threads", basics::threads),
     ("intercepted", basics::intercepted),
+    ("kernels", kernels::run),
+    ("kernel-refusals", kernels::refusals),
+    ("no-kernels", kernels::none),
     ("memory", memory::share),
     ("memory-rounds", memory::rounds),
     ("memory-same-number", memory::same_number),

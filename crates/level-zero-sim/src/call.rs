@@ -36,6 +36,26 @@ pub(crate) const INVALID_ENUMERATION: ze_result_t =
     ze_result_t::ZE_RESULT_ERROR_INVALID_ENUMERATION;
 pub(crate) const INVALID_SYNCHRONIZATION_OBJECT: ze_result_t =
     ze_result_t::ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT;
+pub(crate) const DEPENDENCY_UNAVAILABLE: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE;
+pub(crate) const MODULE_BUILD_FAILURE: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_MODULE_BUILD_FAILURE;
+pub(crate) const MODULE_LINK_FAILURE: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_MODULE_LINK_FAILURE;
+pub(crate) const INVALID_NATIVE_BINARY: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_NATIVE_BINARY;
+pub(crate) const INVALID_GLOBAL_NAME: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_GLOBAL_NAME;
+pub(crate) const INVALID_KERNEL_NAME: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_KERNEL_NAME;
+pub(crate) const INVALID_GROUP_SIZE_DIMENSION: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_GROUP_SIZE_DIMENSION;
+pub(crate) const INVALID_GLOBAL_WIDTH_DIMENSION: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_GLOBAL_WIDTH_DIMENSION;
+pub(crate) const INVALID_KERNEL_ARGUMENT_INDEX: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX;
+pub(crate) const INVALID_KERNEL_ARGUMENT_SIZE: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE;
 pub(crate) const UNINITIALIZED: ze_result_t = ze_result_t::ZE_RESULT_ERROR_UNINITIALIZED;
 pub(crate) const UNKNOWN: ze_result_t = ze_result_t::ZE_RESULT_ERROR_UNKNOWN;
 

@@ -47,9 +47,15 @@ impl Device {
     pub(crate) fn works_on(&self) -> bool {
         let before = self.executed.fetch_add(1, Ordering::Relaxed);
         if switches().lost_after.is_some_and(|limit| before >= limit) {
-            self.lost.store(true, Ordering::Release);
+            self.lose();
         }
         !self.is_lost()
+    }
+
+    /// Lets the device work no more.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+        ANY_LOST.store(true, Ordering::Release);
     }
 
     /// The device's UUID, equal in all processes of a (simulated) machine.
@@ -61,6 +67,9 @@ impl Device {
         id
     }
 }
+
+/// A device of this process is lost.
+static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The handles of devices, as addresses.
 static DEVICES: LazyLock<Result<Vec<usize>>> = LazyLock::new(|| {
@@ -91,8 +100,7 @@ pub(crate) fn handle_of(device: &Device) -> Result<ze_device_handle_t> {
 
 /// Returns whether something that was waited for may never come.
 pub(crate) fn any_lost() -> bool {
-    let lost = |handle| handles::get::<Device, _>(handle).is_ok_and(|device| device.is_lost());
-    switches().lost_after.is_some() && devices().is_ok_and(|all| all.into_iter().any(lost))
+    ANY_LOST.load(Ordering::Acquire)
 }
 
 /// Nanoseconds of the clock that host and devices share here.

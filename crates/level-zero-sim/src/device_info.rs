@@ -7,15 +7,22 @@ use level_zero_sys::*;
 use crate::call::{Result, entry, enumerate, name, read, write};
 use crate::device::Device;
 use crate::handles;
+use crate::module;
 use crate::switches::switches;
 
 /// The largest allocation, in bytes.
 pub(crate) const MAX_ALLOCATION: u64 = 4 << 30;
 /// The longest pattern of a fill, in bytes.
 pub(crate) const MAX_PATTERN: usize = 128;
+/// The most work-items of a group, in all and in each dimension. The runtime for kernels has more.
+pub(crate) const GROUP_SIZE: u32 = 1024;
+/// The memory of a group, in bytes. The runtime for kernels has more.
+pub(crate) const LOCAL_MEMORY: u32 = 128 << 10;
 /// The groups of queues: for everything, for copies.
 pub(crate) const QUEUE_GROUPS: [ze_command_queue_group_property_flags_t; 2] = [
-    ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE | ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY,
+    ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE
+        | ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY
+        | ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COOPERATIVE_KERNELS,
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY,
 ];
 
@@ -89,14 +96,14 @@ entry! {
         write(properties, ze_device_compute_properties_t {
             stype: old.stype,
             pNext: old.pNext,
-            maxTotalGroupSize: 1024,
-            maxGroupSizeX: 1024,
-            maxGroupSizeY: 1024,
-            maxGroupSizeZ: 1024,
+            maxTotalGroupSize: GROUP_SIZE,
+            maxGroupSizeX: GROUP_SIZE,
+            maxGroupSizeY: GROUP_SIZE,
+            maxGroupSizeZ: GROUP_SIZE,
             maxGroupCountX: u32::MAX,
             maxGroupCountY: u32::MAX,
             maxGroupCountZ: u32::MAX,
-            maxSharedLocalMemory: 128 << 10,
+            maxSharedLocalMemory: LOCAL_MEMORY,
             numSubGroupSizes: 2,
             subGroupSizes,
         })
@@ -107,14 +114,19 @@ entry! {
         properties: *mut ze_device_module_properties_t,
     ) {
         handles::get::<Device, _>(device)?;
-        // There are no modules: everything is zero.
         let mut value = read(properties.cast_const())?;
-        value.spirvVersionSupported = 0;
-        value.flags = 0;
+        let of_modules = |number: u32| if module::is_available() { number } else { 0 };
+        value.spirvVersionSupported = of_modules(1 << 16 | 4);
+        value.flags =
+            of_modules(ZE_DEVICE_MODULE_FLAG_FP64 | ZE_DEVICE_MODULE_FLAG_INT64_ATOMICS);
+        let usual = ZE_DEVICE_FP_FLAG_DENORM
+            | ZE_DEVICE_FP_FLAG_INF_NAN
+            | ZE_DEVICE_FP_FLAG_ROUND_TO_NEAREST
+            | ZE_DEVICE_FP_FLAG_FMA;
         value.fp16flags = 0;
-        value.fp32flags = 0;
-        value.fp64flags = 0;
-        value.maxArgumentsSize = 0;
+        value.fp32flags = of_modules(usual);
+        value.fp64flags = of_modules(usual);
+        value.maxArgumentsSize = of_modules(2048);
         value.printfBufferSize = 0;
         value.nativeKernelSupported.id = [0; 16];
         write(properties, value)

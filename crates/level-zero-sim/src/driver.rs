@@ -44,10 +44,13 @@ fn driver() -> Result<ze_driver_handle_t> {
 }
 
 /// The extensions that `zeDriverGetExtensionProperties` lists.
-const EXTENSIONS: [(&CStr, u32); 4] = [
+const EXTENSIONS: [(&CStr, u32); 7] = [
     (ZEX_COUNTER_BASED_EVENT_EXT_NAME, 0x1_0000),
     (ZE_DEVICE_IP_VERSION_EXT_NAME, 0x1_0000),
+    (ZE_GLOBAL_OFFSET_EXP_NAME, 0x1_0000),
+    (ZE_KERNEL_MAX_GROUP_SIZE_PROPERTIES_EXT_NAME, 0x1_0000),
     (ZE_MEMORY_FREE_POLICIES_EXT_NAME, 0x1_0000),
+    (ZE_MODULE_PROGRAM_EXP_NAME, 0x1_0000),
     (ZE_PCI_PROPERTIES_EXT_NAME, 0x1_0000),
 ];
 

@@ -167,20 +167,31 @@ impl Shared {
         }
     }
 
+    /// Does a command's work. Returns the times of its start and its end, unless it has failed.
+    fn work(&self, work: &Work) -> Option<(u64, u64)> {
+        let start = now();
+        let is_instant = switches().at_once && work.len() <= SHORT;
+        if !switches().command_delay.is_zero() && !is_instant {
+            thread::sleep(switches().command_delay);
+        }
+        if !work.execute() {
+            self.device.lose();
+            return None;
+        }
+        Some((start, now()))
+    }
+
     fn execute(&self, command: Submitted) {
         let gone = || self.stopped.load(Ordering::Acquire) || self.device.is_lost();
         let arrived = |wait: &Wait| wait.block(Deadline::NEVER, gone) == Waited::Done;
-        let times = (command.waits.iter().all(arrived) && self.device.works_on()).then(|| {
-            let start = now();
-            let is_instant = switches().at_once && command.work.len() <= SHORT;
-            if !switches().command_delay.is_zero() && !is_instant {
-                thread::sleep(switches().command_delay);
-            }
-            command.work.execute();
-            (start, now())
-        });
+        let is_ready = command.waits.iter().all(arrived) && self.device.works_on();
+        let times = match is_ready {
+            true => self.work(&command.work),
+            false => None,
+        };
         // Before the signal: whoever waits for it may end what was used.
         drop(command.uses);
+        drop(command.work);
         drop(command.regions);
         self.executed.fetch_add(1, Ordering::AcqRel);
         if let (Some(signal), Some(times)) = (command.signal, times) {

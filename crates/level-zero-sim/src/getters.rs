@@ -148,6 +148,8 @@ tables! {
         pfnAppendSignalEvent = append::zeCommandListAppendSignalEvent
         pfnAppendWaitOnEvents = append::zeCommandListAppendWaitOnEvents
         pfnAppendEventReset = append::zeCommandListAppendEventReset
+        pfnAppendLaunchKernel = kernel::zeCommandListAppendLaunchKernel
+        pfnAppendLaunchCooperativeKernel = kernel::zeCommandListAppendLaunchCooperativeKernel
         pfnHostSynchronize = list::zeCommandListHostSynchronize
         pfnGetContextHandle = list::zeCommandListGetContextHandle
         pfnIsImmediate = list::zeCommandListIsImmediate;
@@ -201,14 +203,36 @@ tables! {
         pfnSetAccessAttribute = virtual_memory::zeVirtualMemSetAccessAttribute
         pfnGetAccessAttribute = virtual_memory::zeVirtualMemGetAccessAttribute;
 
+    zeGetModuleProcAddrTable ze_module_dditable_t [0: 8, 3: 9]
+        pfnCreate = module::zeModuleCreate
+        pfnDestroy = module::zeModuleDestroy
+        pfnDynamicLink = module::zeModuleDynamicLink
+        pfnGetNativeBinary = module::zeModuleGetNativeBinary
+        pfnGetGlobalPointer = module::zeModuleGetGlobalPointer
+        pfnGetKernelNames = module::zeModuleGetKernelNames
+        pfnGetProperties = module::zeModuleGetProperties;
+    zeGetModuleBuildLogProcAddrTable ze_module_build_log_dditable_t [0: 2]
+        pfnDestroy = module::zeModuleBuildLogDestroy
+        pfnGetString = module::zeModuleBuildLogGetString;
+    zeGetKernelProcAddrTable ze_kernel_dditable_t [0: 12]
+        pfnCreate = kernel::zeKernelCreate
+        pfnDestroy = kernel::zeKernelDestroy
+        pfnSetCacheConfig = kernel::zeKernelSetCacheConfig
+        pfnSetGroupSize = kernel::zeKernelSetGroupSize
+        pfnSuggestGroupSize = kernel::zeKernelSuggestGroupSize
+        pfnSuggestMaxCooperativeGroupCount = kernel::zeKernelSuggestMaxCooperativeGroupCount
+        pfnSetArgumentValue = kernel::zeKernelSetArgumentValue
+        pfnSetIndirectAccess = kernel::zeKernelSetIndirectAccess
+        pfnGetIndirectAccess = kernel::zeKernelGetIndirectAccess
+        pfnGetProperties = kernel::zeKernelGetProperties
+        pfnGetName = kernel::zeKernelGetName;
+    zeGetKernelExpProcAddrTable ze_kernel_exp_dditable_t [1: 1, 2: 2, 12: 3, 14: 4]
+        pfnSetGlobalOffsetExp = kernel::zeKernelSetGlobalOffsetExp;
+
     zeGetDeviceExpProcAddrTable ze_device_exp_dditable_t [4: 1];
     zeGetEventExpProcAddrTable ze_event_exp_dditable_t [2: 1];
     zeGetImageProcAddrTable ze_image_dditable_t [0: 3, 3: 4, 5: 5];
     zeGetImageExpProcAddrTable ze_image_exp_dditable_t [2: 2, 9: 3];
-    zeGetModuleProcAddrTable ze_module_dditable_t [0: 8, 3: 9];
-    zeGetModuleBuildLogProcAddrTable ze_module_build_log_dditable_t [0: 2];
-    zeGetKernelProcAddrTable ze_kernel_dditable_t [0: 12];
-    zeGetKernelExpProcAddrTable ze_kernel_exp_dditable_t [1: 1, 2: 2, 12: 3, 14: 4];
     zeGetSamplerProcAddrTable ze_sampler_dditable_t [0: 2];
     zeGetFabricVertexExpProcAddrTable ze_fabric_vertex_exp_dditable_t [4: 4];
     zeGetFabricEdgeExpProcAddrTable ze_fabric_edge_exp_dditable_t [4: 3];

@@ -37,6 +37,9 @@ resources! {
     PooledEvent "pooled-events",
     CounterEvent "counter-events",
     OpenedEvent "opened-counter-events",
+    Module "modules",
+    BuildLog "build-logs",
+    Kernel "kernels",
     Descriptor "exported-descriptors",
 }
 

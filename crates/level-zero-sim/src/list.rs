@@ -12,6 +12,7 @@ use crate::device_info::QUEUE_GROUPS;
 use crate::engine::{Engine, Submitted};
 use crate::event::{Event, code};
 use crate::handles::{self, Object};
+use crate::kernel;
 use crate::ledger::Resource;
 use crate::space::{Region, Use, UseCount};
 use crate::wait::Deadline;
@@ -36,6 +37,7 @@ impl Command {
             .collect();
         let events = self.waits.iter().chain(&self.signal);
         uses.extend(events.map(|event| event.use_count.take()));
+        uses.extend(kernel::use_of(&self.work));
         Submitted {
             waits: self.waits.iter().map(|event| event.wait()).collect(),
             work: self.work,
@@ -65,6 +67,8 @@ pub(crate) struct List {
     /// The context's handle, as an address.
     named_context: usize,
     device: Arc<Device>,
+    /// The group of queues that it was made for runs kernels.
+    computes: bool,
     in_order: bool,
     mode: Mode,
     /// By queues.
@@ -134,6 +138,11 @@ impl List {
         }
     }
 
+    /// Returns whether it runs kernels, on this device.
+    pub(crate) fn computes_on(&self, device: &Arc<Device>) -> bool {
+        self.computes && Arc::ptr_eq(&self.device, device)
+    }
+
     fn can_signal(&self, event: &Event) -> Result<()> {
         if !event.is_counter_based() {
             return Ok(());
@@ -173,12 +182,10 @@ impl List {
     }
 }
 
-/// The group of queues that a description names.
-pub(crate) fn check_group(ordinal: u32) -> Result<()> {
-    match (ordinal as usize) < QUEUE_GROUPS.len() {
-        true => Ok(()),
-        false => Err(INVALID_ARGUMENT),
-    }
+/// Returns whether the group of queues that a description names runs kernels.
+pub(crate) fn check_group(ordinal: u32) -> Result<bool> {
+    let group = QUEUE_GROUPS.get(ordinal as usize).ok_or(INVALID_ARGUMENT)?;
+    Ok(group & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE != 0)
 }
 
 entry! {
@@ -192,11 +199,12 @@ entry! {
         let (context, device) = pair(context, device)?;
         let desc = read(desc)?;
         present(list)?;
-        check_group(desc.commandQueueGroupOrdinal)?;
+        let computes = check_group(desc.commandQueueGroupOrdinal)?;
         write(list, handles::create(Arc::new(List {
             context,
             named_context,
             device,
+            computes,
             in_order: desc.flags & ZE_COMMAND_LIST_FLAG_IN_ORDER != 0,
             mode: Mode::Regular(Mutex::default()),
             use_count: UseCount::default(),
@@ -213,7 +221,7 @@ entry! {
         let (context, device) = pair(context, device)?;
         let desc = read(desc)?;
         present(list)?;
-        check_group(desc.ordinal)?;
+        let computes = check_group(desc.ordinal)?;
         let mode = Mode::Immediate {
             engine: Engine::new(device.clone())?,
             synchronous: desc.mode == ze_command_queue_mode_t::ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS,
@@ -222,6 +230,7 @@ entry! {
             context,
             named_context,
             device,
+            computes,
             in_order: desc.flags & ZE_COMMAND_QUEUE_FLAG_IN_ORDER != 0,
             mode,
             use_count: UseCount::default(),

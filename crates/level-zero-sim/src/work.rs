@@ -7,6 +7,7 @@ use level_zero_sys::ze_copy_region_t;
 use crate::call::Few;
 use crate::device::now;
 use crate::event::{Event, State};
+use crate::kernel::Launch;
 
 /// A rectangle, or a stack of them, in memory.
 #[derive(Clone, Copy)]
@@ -72,10 +73,11 @@ pub(crate) enum Work {
         to: usize,
     },
     Reset(Arc<Event>),
+    Launch(Arc<Launch>),
 }
 
 impl Work {
-    /// Returns the number of bytes that it writes.
+    /// Returns the number of bytes that it writes; all there can be where that is not known.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Nothing | Self::Reset(_) => 0,
@@ -87,11 +89,14 @@ impl Work {
                 ..
             } => width * height * depth,
             Self::Timestamp { .. } => size_of::<u64>(),
+            Self::Launch(_) => usize::MAX,
         }
     }
 
-    pub(crate) fn execute(&self) {
+    /// Does the work; returns `false` if that has failed, which is the end of the device.
+    pub(crate) fn execute(&self) -> bool {
         match self {
+            Self::Launch(launch) => return launch.run(),
             Self::Nothing => {}
             Self::Copy { to, from, size } => copy(*to, *from, *size),
             Self::CopyRegion {
@@ -126,6 +131,7 @@ impl Work {
                 }
             }
         }
+        true
     }
 }
 

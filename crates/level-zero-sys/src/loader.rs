@@ -165,6 +165,30 @@ loader! {
         zeCommandListAppendWaitOnEvents: ze_pfnCommandListAppendWaitOnEvents_t,
         zeCommandListAppendEventReset: ze_pfnCommandListAppendEventReset_t,
 
+        zeCommandListAppendLaunchKernel: ze_pfnCommandListAppendLaunchKernel_t,
+        zeCommandListAppendLaunchCooperativeKernel:
+            ze_pfnCommandListAppendLaunchCooperativeKernel_t,
+
+        zeModuleCreate: ze_pfnModuleCreate_t,
+        zeModuleDestroy: ze_pfnModuleDestroy_t,
+        zeModuleDynamicLink: ze_pfnModuleDynamicLink_t,
+        zeModuleGetNativeBinary: ze_pfnModuleGetNativeBinary_t,
+        zeModuleGetGlobalPointer: ze_pfnModuleGetGlobalPointer_t,
+        zeModuleGetKernelNames: ze_pfnModuleGetKernelNames_t,
+        zeModuleBuildLogDestroy: ze_pfnModuleBuildLogDestroy_t,
+        zeModuleBuildLogGetString: ze_pfnModuleBuildLogGetString_t,
+
+        zeKernelCreate: ze_pfnKernelCreate_t,
+        zeKernelDestroy: ze_pfnKernelDestroy_t,
+        zeKernelSetGroupSize: ze_pfnKernelSetGroupSize_t,
+        zeKernelSuggestGroupSize: ze_pfnKernelSuggestGroupSize_t,
+        zeKernelSuggestMaxCooperativeGroupCount: ze_pfnKernelSuggestMaxCooperativeGroupCount_t,
+        zeKernelSetArgumentValue: ze_pfnKernelSetArgumentValue_t,
+        zeKernelSetIndirectAccess: ze_pfnKernelSetIndirectAccess_t,
+        zeKernelGetIndirectAccess: ze_pfnKernelGetIndirectAccess_t,
+        zeKernelGetProperties: ze_pfnKernelGetProperties_t,
+        zeKernelGetName: ze_pfnKernelGetName_t,
+
         zeFenceCreate: ze_pfnFenceCreate_t,
         zeFenceDestroy: ze_pfnFenceDestroy_t,
         zeFenceHostSynchronize: ze_pfnFenceHostSynchronize_t,
@@ -205,6 +229,8 @@ loader! {
         zeVirtualMemGetAccessAttribute: ze_pfnVirtualMemGetAccessAttribute_t,
     }
     optional {
+        /// Since 1.1, where the driver has the extension for it.
+        zeKernelSetGlobalOffsetExp: ze_pfnKernelSetGlobalOffsetExp_t,
         /// Since 1.2.
         zeDevicePciGetPropertiesExt: ze_pfnDevicePciGetPropertiesExt_t,
         /// Since 1.3.

@@ -20,6 +20,17 @@ pub enum Argument<'a> {
     Local(usize),
 }
 
+/// What a parameter of a kernel takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parameter {
+    /// A value.
+    Value,
+    /// An address.
+    Address,
+    /// Local memory.
+    Local,
+}
+
 /// A kernel of a program. Any thread may use it.
 pub struct Kernel {
     program: Arc<Program>,
@@ -115,6 +126,31 @@ impl Kernel {
         self.with_arguments(arguments, |_| Ok(()))
     }
 
+    /// Returns what a parameter takes; `None` beyond the last. The runtime is asked by trying.
+    pub fn parameter(&self, index: usize) -> Option<Parameter> {
+        if index >= self.info.parameters {
+            return None;
+        }
+        let takes = |argument| self.check_argument(index, argument).is_ok();
+        Some(match () {
+            // First, since the runtime takes an address for local memory too.
+            () if takes(Argument::Local(1)) => Parameter::Local,
+            () if takes(Argument::Address(0)) => Parameter::Address,
+            () => Parameter::Value,
+        })
+    }
+
+    /// Refuses an argument that a parameter does not take, as far as the runtime says.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code.
+    pub fn check_argument(&self, index: usize, argument: Argument<'_>) -> Result<(), Failure> {
+        let number = cl_uint::try_from(index);
+        let number = number.map_err(|_| Failure::new("clSetKernelArg", CL_INVALID_ARG_INDEX))?;
+        let kernel = self.lock();
+        self.set(*kernel, number, argument)
+    }
+
     /// Sets the arguments, and calls `then` while no other thread can set others.
     pub(crate) fn with_arguments<'a>(
         &self,
@@ -173,6 +209,9 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
+        if self.runtime().is_elsewhere() {
+            return;
+        }
         // SAFETY: made for this, and released once; launches keep it as long as they need it.
         unsafe { (self.runtime().library.clReleaseKernel)(self.raw) };
     }

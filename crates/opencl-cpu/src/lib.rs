@@ -5,7 +5,8 @@
 //! This crate finds such a runtime ([`Runtime::get`]) and has safe objects for the few things that
 //! are needed: [`Program`], [`Kernel`], and [`Queue`], an in-order queue of launches.
 //!
-//! Nothing is loaded before [`Runtime::get`] is called, and nothing is ever unloaded.
+//! Nothing is loaded before [`Runtime::get`] is called, and nothing is ever unloaded. In a child of `fork`,
+//! drops leave the runtime alone: its threads are not there, and its locks may be held for ever.
 
 #![allow(non_camel_case_types)]
 
@@ -19,8 +20,8 @@ mod search;
 mod types;
 
 pub use failure::Failure;
-pub use kernel::{Argument, Kernel, KernelInfo, name_of, program_of, release};
-pub use program::{BuildOptions, Image, Program};
+pub use kernel::{Argument, Kernel, KernelInfo, Parameter, name_of, program_of, release};
+pub use program::{Code, Image, Program, constant_sizes};
 pub use queue::{Completion, Queue, Shape};
 pub use runtime::{Limits, Runtime};
-pub use search::{LIBRARY_VARIABLE, REMEDY, load_loader};
+pub use search::{LIBRARY_VARIABLE, REMEDY, is_named, load_loader};

@@ -20,13 +20,13 @@ pub enum Image<'a> {
     Binary(&'a [u8]),
 }
 
-/// The options of a build.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BuildOptions<'a> {
+/// An image, and how it is compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<'a> {
+    /// The image.
+    pub image: Image<'a>,
     /// The options of the compiler, as OpenCL names them.
-    pub compiler: &'a str,
-    /// The options of the linker, where several images are linked.
-    pub linker: &'a str,
+    pub options: &'a str,
 }
 
 /// A program that is built.
@@ -44,6 +44,9 @@ struct Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
+        if self.runtime.is_elsewhere() {
+            return;
+        }
         // SAFETY: made here, and released once.
         unsafe { (self.runtime.library.clReleaseProgram)(self.program) };
     }
@@ -93,20 +96,17 @@ impl Draft {
         Ok(Self { runtime, program })
     }
 
-    fn set_constants(&self, constants: &[(u32, Vec<u8>)]) -> Result<(), Failure> {
-        for (number, value) in constants {
-            // SAFETY: the program lives, and the value has as many bytes.
-            let code = unsafe {
-                (self.runtime.library.clSetProgramSpecializationConstant)(
-                    self.program,
-                    *number,
-                    value.len(),
-                    value.as_ptr().cast(),
-                )
-            };
-            check("clSetProgramSpecializationConstant", code)?;
-        }
-        Ok(())
+    fn set_constant(&self, number: u32, value: &[u8]) -> Result<(), Failure> {
+        // SAFETY: the program lives, and the value has as many bytes.
+        let code = unsafe {
+            (self.runtime.library.clSetProgramSpecializationConstant)(
+                self.program,
+                number,
+                value.len(),
+                value.as_ptr().cast(),
+            )
+        };
+        check("clSetProgramSpecializationConstant", code)
     }
 
     fn log(&self) -> String {
@@ -179,13 +179,42 @@ impl Draft {
     }
 }
 
+/// Returns the bytes of the values of specialization constants, by the constants' numbers. The runtime is
+/// asked by trying.
+///
+/// # Errors
+/// Fails with the runtime's code, also for a constant that the module does not have.
+///
+/// # Safety
+/// As for [`Program::build`].
+pub unsafe fn constant_sizes(
+    runtime: &'static Runtime,
+    module: &[u8],
+    numbers: &[u32],
+) -> Result<Vec<usize>, Failure> {
+    let draft = Draft::create(runtime, Image::SpirV(module, &[]))?;
+    let size = |number: &u32| {
+        let mut refusal = None;
+        for size in [1, 2, 4, 8] {
+            match draft.set_constant(*number, &[0; 8][..size]) {
+                Ok(()) => return Ok(size),
+                Err(failure) => refusal = Some(failure),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| {
+            Failure::new("clSetProgramSpecializationConstant", CL_INVALID_VALUE)
+        }))
+    };
+    numbers.iter().map(size).collect()
+}
+
 /// Returns a text as C has it.
 fn c_text(text: &str) -> Result<CString, Failure> {
     CString::new(text).map_err(|_| Failure::new("clBuildProgram", CL_INVALID_VALUE))
 }
 
 impl Program {
-    /// Makes a program of one image, or links it of several.
+    /// Makes a program of one image, or links it of several, with these options of the linker.
     ///
     /// # Errors
     /// Fails with the runtime's code, and with the compiler's output if that refused.
@@ -194,27 +223,25 @@ impl Program {
     /// SPIR-V and binaries are well-formed: runtimes trust what is in them.
     pub unsafe fn build(
         runtime: &'static Runtime,
-        images: &[Image<'_>],
-        options: BuildOptions<'_>,
+        codes: &[Code<'_>],
+        linker: &str,
     ) -> Result<Self, Failure> {
-        let compiler = c_text(options.compiler)?;
-        let mut drafts = Vec::with_capacity(images.len());
-        for image in images {
-            let draft = Draft::create(runtime, *image)?;
-            if let Image::SpirV(_, constants) = image {
-                draft.set_constants(constants)?;
+        let mut drafts = Vec::with_capacity(codes.len());
+        for code in codes {
+            let draft = Draft::create(runtime, code.image)?;
+            if let Image::SpirV(_, constants) = code.image {
+                let mut constants = constants.iter();
+                constants.try_for_each(|(number, value)| draft.set_constant(*number, value))?;
             }
+            let options = c_text(code.options)?;
+            if let [_] = codes {
+                draft.build(&options)?;
+                return Ok(draft.into_program());
+            }
+            draft.compile(&options)?;
             drafts.push(draft);
         }
-        if let [_] = drafts[..] {
-            let draft = drafts.remove(0);
-            draft.build(&compiler)?;
-            return Ok(draft.into_program());
-        }
-        drafts
-            .iter()
-            .try_for_each(|draft| draft.compile(&compiler))?;
-        Self::link(runtime, &drafts, &c_text(options.linker)?)
+        Self::link(runtime, &drafts, &c_text(linker)?)
     }
 
     fn link(runtime: &'static Runtime, drafts: &[Draft], options: &CStr) -> Result<Self, Failure> {
@@ -350,6 +377,9 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        if self.runtime.is_elsewhere() {
+            return;
+        }
         // SAFETY: this is its reference, and released once; kernels have references of their own.
         unsafe { (self.runtime.library.clReleaseProgram)(self.program) };
     }

@@ -170,6 +170,9 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        if self.runtime.is_elsewhere() {
+            return;
+        }
         // SAFETY: made for this, and released once. What was submitted runs on.
         unsafe { (self.runtime.library.clReleaseCommandQueue)(self.queue) };
     }
@@ -213,6 +216,9 @@ impl Completion {
 
 impl Drop for Completion {
     fn drop(&mut self) {
+        if self.runtime.is_elsewhere() {
+            return;
+        }
         // SAFETY: made for this, and released once.
         unsafe { (self.runtime.library.clReleaseEvent)(self.event) };
     }

@@ -22,6 +22,8 @@ pub struct Runtime {
     extensions: String,
     limits: Limits,
     pub(crate) extra: Extra,
+    /// The process that has loaded it.
+    process: u32,
 }
 
 static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
@@ -99,6 +101,11 @@ impl Runtime {
         RUNTIME.get()?.as_ref().ok()
     }
 
+    /// Returns whether this is a child of the process that has loaded the runtime, which must not use it.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        std::process::id() != self.process
+    }
+
     /// Loads a library, and takes the first device of its first platform that serves.
     pub(crate) fn load(path: &OsStr) -> Result<Self, String> {
         let library = Library::load(path)?;
@@ -139,6 +146,7 @@ impl Runtime {
             extensions: text(CL_DEVICE_EXTENSIONS),
             limits,
             extra: Extra::find(&library, platform),
+            process: std::process::id(),
             library,
         })
     }

@@ -57,6 +57,14 @@ fn with_name(library: &OsStr, reason: String) -> String {
     format!("{name}: {reason}")
 }
 
+/// Returns whether the environment names a library, so that there is one as far as can be said without
+/// loading it.
+pub fn is_named() -> bool {
+    let named = [LIBRARY_VARIABLE, RUNTIMES_VARIABLE].map(env::var_os);
+    let mut named = named.into_iter().flatten();
+    named.any(|path| !path.is_empty() && Path::new(&path).is_file())
+}
+
 /// Returns the libraries to try, in order.
 fn candidates() -> Vec<OsString> {
     let listed = env::var_os(RUNTIMES_VARIABLE).unwrap_or_default();

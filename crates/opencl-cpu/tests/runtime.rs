@@ -1,6 +1,6 @@
 //! What a runtime does that was found on this machine. Without one, the tests say so and pass.
 
-use opencl_cpu::{Argument, BuildOptions, Image, Program, Queue, Runtime, Shape};
+use opencl_cpu::{Argument, Code, Image, Parameter, Program, Queue, Runtime, Shape};
 use std::ffi::CString;
 use std::sync::Arc;
 
@@ -32,9 +32,12 @@ fn runtime() -> Option<&'static Runtime> {
 }
 
 fn build(runtime: &'static Runtime, source: &str) -> Result<Arc<Program>, opencl_cpu::Failure> {
-    let images = [Image::Source(source)];
     // SAFETY: source is no binary.
-    unsafe { Program::build(runtime, &images, BuildOptions::default()) }.map(Arc::new)
+    unsafe { Program::build(runtime, &[plain(Image::Source(source))], "") }.map(Arc::new)
+}
+
+fn plain(image: Image<'_>) -> Code<'_> {
+    Code { image, options: "" }
 }
 
 fn name(text: &str) -> CString {
@@ -141,10 +144,13 @@ fn images_are_linked_and_binaries_built_again() {
     let Some(runtime) = runtime() else { return };
     let images = [
         Image::Source("uint twice(uint); kernel void both(global uint *to) { *to = twice(*to); }"),
-        Image::Source("uint twice(uint x) { return 2 * x; }"),
+        Image::Source("uint twice(uint x) { return FACTOR * x; }"),
     ];
+    let mut codes = images.map(plain);
+    // Of the second alone.
+    codes[1].options = "-DFACTOR=2";
     // SAFETY: source is no binary.
-    let linked = unsafe { Program::build(runtime, &images, BuildOptions::default()) }.unwrap();
+    let linked = unsafe { Program::build(runtime, &codes, "") }.unwrap();
     let mut word = 21_u32;
     let place = [Argument::Address((&raw mut word).expose_provenance())];
     let queue = Queue::new(runtime).unwrap();
@@ -157,13 +163,44 @@ fn images_are_linked_and_binaries_built_again() {
     let binary = linked.binary().unwrap();
     run(linked);
     // SAFETY: the runtime made the binary.
-    let again =
-        unsafe { Program::build(runtime, &[Image::Binary(&binary)], BuildOptions::default()) };
+    let again = unsafe { Program::build(runtime, &[plain(Image::Binary(&binary))], "") };
     run(again.unwrap());
     assert_eq!(word, 84);
     // SAFETY: source is no binary.
-    let unresolved = unsafe { Program::build(runtime, &images[..1], BuildOptions::default()) };
+    let unresolved = unsafe { Program::build(runtime, &codes[..1], "") };
     println!("{:?}", unresolved.err());
+}
+
+#[test]
+fn parameters_and_constants_are_found_by_trying() {
+    let Some(runtime) = runtime() else { return };
+    let program = build(runtime, SOURCE).unwrap();
+    let kinds = |kernel: &str| {
+        let kernel = program.kernel(&name(kernel)).unwrap();
+        let all = (0..=kernel.info().parameters).map(|index| kernel.parameter(index));
+        all.collect::<Vec<_>>()
+    };
+    let (value, address) = (Some(Parameter::Value), Some(Parameter::Address));
+    assert_eq!(kinds("fill"), [address, value, value, None]);
+    assert_eq!(kinds("reverse"), [address, Some(Parameter::Local), None]);
+    let fill = program.kernel(&name("fill")).unwrap();
+    fill.check_argument(1, Argument::Value(&[0; 4])).unwrap();
+    for wrong in [
+        Argument::Value(&[0; 3]),
+        Argument::Address(0),
+        Argument::Local(4),
+    ] {
+        assert!(
+            fill.check_argument(1, wrong)
+                .unwrap_err()
+                .is_wrong_argument()
+        );
+    }
+    let module = include_bytes!("../../conformance/kernels/kernels.spv");
+    // SAFETY: the assembler's validator passed it.
+    let sizes = |numbers: &[u32]| unsafe { opencl_cpu::constant_sizes(runtime, module, numbers) };
+    assert_eq!(sizes(&[0]), Ok(vec![4]));
+    assert!(sizes(&[0, 1]).is_err());
 }
 
 /// Prints what a launch costs; `--ignored` runs it.

@@ -15,6 +15,15 @@ use std::time::{Duration, Instant};
 /// A little more than the clients allow themselves.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// The kernels of the conformance suite, as a module in SPIR-V. The variable's name is of another format.
+const KERNELS: (&str, &str) = (
+    "KERNELS_PTX",
+    concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../conformance/kernels/kernels.spv"
+    ),
+);
+
 /// Returns the path that a variable names.
 fn named(variable: &str) -> PathBuf {
     let value = env::var_os(variable).unwrap_or_else(|| {
@@ -106,6 +115,13 @@ clients! {
     native_level_zero: "native_level_zero" [];
     native_level_zero_intercepted: "native_level_zero" [("UR_ENABLE_LOADER_INTERCEPT", "1")];
     native_level_zero_with_other_handles: "native_level_zero" [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
+    // They need an OpenCL runtime for the CPU, as the simulated driver does.
+    kernels: "kernels" [KERNELS];
+    kernels_intercepted: "kernels" [KERNELS, ("UR_ENABLE_LOADER_INTERCEPT", "1")];
+    kernels_with_other_handles: "kernels" [KERNELS, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
+    kernel_answers: "kernel_answers" [KERNELS];
+    kernel_answers_validated: "kernel_answers"
+        [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     nothing_leaks: "leaks" [];
     freeing_waits_for_commands: "free" [];
     what_is_pending_still_runs: "pending" [];

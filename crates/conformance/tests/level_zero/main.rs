@@ -2,6 +2,7 @@
 //! on its use.
 
 mod hostile;
+mod kernels;
 mod lists;
 mod roles;
 mod run;
@@ -170,6 +171,15 @@ roles! {
         ("REFUSE", "zeEventHostReset:70000003"),
         ("COMMAND_DELAY_US", "30000")
     ];
+    kernels::arguments_shapes_and_constants_reach_kernels [];
+    kernels::several_modules_are_linked [];
+    kernels::refusals_say_what_is_wrong [];
+    kernels::refused_launches_fail_in_their_turn [("COMMAND_DELAY_US", "30000")];
+    kernels::a_refused_launch_keeps_what_it_may_use [
+        ("REFUSE", "zeCommandListAppendLaunchKernel:78000004")
+    ];
+    /// As where the driver's compiler is not installed.
+    kernels::a_driver_without_a_compiler_says_so [("MISSING", "modules")];
     /// Invalid handles reach no call of the driver: 15,000 of all kinds.
     hostile::bad_handles_reach_no_driver [];
     /// Wrong answers of an exporter reach no call of the driver.

@@ -1,6 +1,6 @@
 """What is written in Rust."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, SupportsBytes, final
@@ -462,3 +462,88 @@ def forget_contexts() -> None:
 
 def event_of(data: bytes) -> tuple[EventHandle, int] | None:
     """Returns the event in a bundle's bytes and the number of its signal, if there is one. Opens nothing."""
+
+@final
+class StoreClient:
+    """Models that a holder keeps under names: `crosshandle.store.Store` is what programs use."""
+
+    def __new__(cls, socket_dir: str | None = None, token: str | None = None) -> StoreClient: ...
+    def open(
+        self, name: str, *, expected_hash: str | None, place: str | int | None, or_elsewhere: bool, timeout: float
+    ) -> StoreModel:
+        """Opens a model."""
+    def load(
+        self, name: str, files: list[str], *, device: str, options: dict[str, Any], hold: dict[str, Any]
+    ) -> tuple[int, str, bool]:
+        """Loads files of safetensors, and hands them over."""
+    def publish(
+        self,
+        name: str,
+        tensors: list[tuple[str, str, list[int], Foreign]],
+        *,
+        device: str,
+        options: dict[str, Any],
+        hold: dict[str, Any],
+    ) -> tuple[int, str, bool]:
+        """Copies tensors of the host's, and hands them over."""
+    def updater(self, name: str) -> StoreUpdater:
+        """Opens a model to write its tensors in place."""
+    def ls(self) -> list[dict[str, Any]]:
+        """Returns what the holder has."""
+    def rm(self, name: str) -> None:
+        """Lets go of what a name stands for."""
+    def pin(self, name: str, pinned: bool) -> None:
+        """Protects a name from being removed or replaced, or does so no more."""
+    def await_version(self, name: str, version: int, timeout: float | None) -> int:
+        """Waits until a name has a later version, and returns its number."""
+
+@final
+class StoreModel:
+    """A model that was opened: `crosshandle.store.Model` is what programs use."""
+
+    def describe(self) -> tuple[str, int, str, str, int, int]:
+        """Returns the name, the version, the hash, the device, the bytes and the number of the last update."""
+    def tensors(self) -> dict[str, tuple[str, list[int], int, int]]:
+        """Returns the type, the shape, the first byte and the length of each tensor."""
+    def metadata(self) -> dict[str, str]:
+        """Returns what the files said beside the tensors."""
+    def array(self, name: str, dtype: Any) -> Array:
+        """Returns a tensor as an array of a type that this package has."""
+    @property
+    def address(self) -> int | None:
+        """The address of the model's memory, which stays while it sleeps."""
+    @property
+    def asleep(self) -> bool:
+        """Whether it sleeps."""
+    def verify(self, threads: int | None = None) -> None:
+        """Takes the hash of the contents again, and compares."""
+    def stable(self, timeout: float | None) -> int:
+        """Waits until no update is under way. Returns a number that updates change."""
+    def is_still(self, number: int) -> bool:
+        """Returns whether no update has begun since a number was returned."""
+    def next_update(self, number: int, timeout: float | None) -> int:
+        """Waits for the end of an update after the one with this number."""
+    def refresh(self, timeout: float | None) -> int:
+        """Reads names and hash again."""
+    def sleep(self) -> None:
+        """Unmaps the memory, and keeps its addresses."""
+    def wake(self) -> bool:
+        """Maps what the name stands for now at the same addresses."""
+
+@final
+class StoreUpdater:
+    """A model that this process can write: `crosshandle.store.Updater` is what programs use."""
+
+    @property
+    def version(self) -> int:
+        """The version that it writes."""
+    def update(
+        self,
+        pieces: Iterable[list[tuple[str, str, list[int], Foreign]]],
+        files: list[str],
+        *,
+        hashed: bool,
+        timeout: float,
+        options: dict[str, Any],
+    ) -> str:
+        """Does one update. Returns the model's new hash."""

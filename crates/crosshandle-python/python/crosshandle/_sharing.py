@@ -169,7 +169,8 @@ def open_read_only(data: bytes) -> Any:
 
 
 def open(data: Any, *, context: Context | None = None, writable: bool = True) -> Any:
-    """Opens what another process has sent: a bundle's bytes or a handle, as bytes or text.
+    """Opens what another process has sent: a bundle's bytes or a handle, as bytes or text. A text that is no handle's is
+    the name of a model that a holder has: it is opened as `crosshandle.store.open` does.
 
     Returns what was shared: an array or a tree of arrays, memory, physical memory, or an event. Each is opened in
     `context`, or in the default context of its device. What is read-only opens so that it can be read only;
@@ -188,6 +189,12 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
         if next(rest, None) is not None:
             raise ValueError("the bundle has more arrays than places for them")
         return tree
+    if isinstance(data, str) and not data.lstrip().startswith("xh"):
+        from . import store
+
+        if context is not None:
+            raise ValueError("a model is opened in a context of its own")
+        return store.open(data)
     if context is None:
         handle = _rust.parse_handle(data)
         is_event = isinstance(handle, EventHandle)

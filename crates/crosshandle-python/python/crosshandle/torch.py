@@ -8,6 +8,8 @@
     pool = crosshandle.torch.MemPool(reserve=8 << 30)
     with torch.cuda.use_mem_pool(pool):           # tensors that others open in microseconds
         weights = torch.empty(...)
+
+    crosshandle.torch.load_state_dict("llama-70b", module)   # weights that a holder has, without a copy
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import torch
 from . import _crosshandle as _rust
 from ._crosshandle import Event
 from ._sharing import Bundle, default_context, open, share
+from ._torch_store import load_state_dict as load_state_dict
 
 atexit.register(_rust.stop_freeing)
 

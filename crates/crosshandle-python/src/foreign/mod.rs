@@ -8,10 +8,12 @@
 //! | `owners.rs` | what keeps that memory from being used again |
 //! | `allocator.rs` | allocators that torch and CuPy call |
 //! | `copy.rs` | copies of what cannot be |
+//! | `bytes.rs` | the bytes themselves, for a store |
 
 mod adopt;
 pub(crate) mod allocator;
 mod buffer;
+mod bytes;
 mod capsule;
 mod copy;
 mod description;
@@ -20,5 +22,6 @@ pub(crate) mod owners;
 mod torch;
 
 pub(crate) use adopt::{Wholes, adopt_all};
+pub(crate) use bytes::Bytes;
 pub(crate) use copy::copied;
 pub(crate) use description::{Foreign, describe};

@@ -4,6 +4,7 @@ use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};
 use crate::hal::{Launch, LoadedKernel};
+use crate::os::process;
 use crate::types::{KernelArguments, KernelLimits, KernelProperties, LaunchShape, NativeObject};
 use std::fmt;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ impl Kernel {
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if the driver refuses.
     pub fn suggested_block(&self, dynamic_shared_memory: usize) -> Result<u32> {
+        check_fork()?;
         let limit = self.properties().block_threads;
         self.inner.suggest_block(dynamic_shared_memory, limit)
     }
@@ -53,11 +55,13 @@ impl Kernel {
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if the driver refuses.
     pub fn concurrent_blocks(&self, threads: u32, dynamic_shared_memory: usize) -> Result<u32> {
-        let each = self.inner.blocks_per_unit(threads, dynamic_shared_memory)?;
-        Ok(each.saturating_mul(self.core.device().info().compute_units))
+        check_fork()?;
+        let units = self.core.device().info().compute_units;
+        self.inner
+            .concurrent_blocks(threads, dynamic_shared_memory, units)
     }
 
-    /// Returns the driver's own kernel (a `CUfunction` of CUDA, a `cl_kernel` on the host), which lives as long as `self`.
+    /// Returns the driver's own kernel (a `CUfunction` of CUDA, a `ze_kernel_handle_t` of Level Zero, a `cl_kernel` on the host), which lives as long as `self`.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
@@ -68,6 +72,7 @@ impl Kernel {
         shape: LaunchShape,
         arguments: KernelArguments,
     ) -> Result<Option<Launch>> {
+        check_fork()?;
         let limits = self.core.device().kernels()?;
         shape.check(self.properties(), limits)?;
         self.check_arguments(&arguments, limits)?;
@@ -126,6 +131,14 @@ impl Kernel {
                 self.name
             ))),
         }
+    }
+}
+
+/// Refuses a forked child, where what compiles and runs kernels has lost its threads.
+pub(crate) fn check_fork() -> Result<()> {
+    match process::is_forked() {
+        true => Err(Error::forked()),
+        false => Ok(()),
     }
 }
 

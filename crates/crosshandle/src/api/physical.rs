@@ -28,7 +28,16 @@ struct Physical {
     number: u32,
     exports: ExportCells,
     name: ObjectName,
-    opened: Option<(Arc<Attachment>, Record, ImportedBytes)>,
+    opened: Option<Source>,
+}
+
+/// Where memory was opened from.
+struct Source {
+    attachment: Arc<Attachment>,
+    record: Record,
+    /// What the handle was for.
+    kind: HandleKind,
+    _counted: ImportedBytes,
 }
 
 impl PhysicalMemory {
@@ -44,35 +53,56 @@ impl PhysicalMemory {
         access: Access,
     ) -> Result<Self> {
         let fields = handle.fields();
-        core.check_memory(&fields, access)?;
-        let credential = Credential::of(&fields);
-        let deadline = core.deadline();
-        let next = First::Memory(access);
-        let (attachment, fetched) = core.ask_either(&fields, next, &deadline, |attachment| {
-            attachment.fetch(&fields, access, &deadline)
-        })?;
-        let len = fetched.len;
+        let (memory, len) = Self::open_segment(core, HandleKind::PhysicalMemory, &fields, access)?;
         if len != fields.length || fields.offset != 0 {
             return Err(Error::Extent {
                 end: fields.offset + fields.length,
                 actual: len,
             });
         }
+        Ok(memory)
+    }
+
+    /// Opens all of the segment that a handle's memory lies in, without an address. Returns its length too.
+    pub(crate) fn open_segment(
+        core: &Arc<ContextCore>,
+        kind: HandleKind,
+        fields: &Fields,
+        access: Access,
+    ) -> Result<(Self, u64)> {
+        core.check_memory(fields, access)?;
+        let credential = Credential::of(fields);
+        let deadline = core.deadline();
+        let next = First::Memory(access);
+        let (attachment, fetched) = core.ask_either(fields, next, &deadline, |attachment| {
+            attachment.fetch(fields, access, &deadline)
+        })?;
+        let len = fetched.len;
+        // Before a driver hears of it.
+        let end = fields.offset + fields.length;
+        if end > len {
+            return Err(Error::Extent { end, actual: len });
+        }
         let memory = core.backend().import_physical(fetched.into())?;
         attachment.hold(&credential, &deadline)?;
         let (context, index) = (attachment.context(), credential.record.index);
-        let (kind, name) = (HandleKind::PhysicalMemory, || attachment.name_of(index));
+        let name = || attachment.name_of(index);
         observe::opened(kind, context, index, len as usize, name);
         let counted = ImportedBytes::new(len as usize);
-        let opened = Some((attachment, credential.record, counted));
-        Ok(Self::new(core, memory, access, opened))
+        let opened = Some(Source {
+            attachment,
+            record: credential.record,
+            kind,
+            _counted: counted,
+        });
+        Ok((Self::new(core, memory, access, opened), len))
     }
 
     fn new(
         core: &Arc<ContextCore>,
         memory: Arc<dyn Shared>,
         access: Access,
-        opened: Option<(Arc<Attachment>, Record, ImportedBytes)>,
+        opened: Option<Source>,
     ) -> Self {
         Self {
             inner: Arc::new(Physical {
@@ -113,7 +143,7 @@ impl PhysicalMemory {
     /// Returns the name that the memory was given, if any.
     pub fn name(&self) -> Option<String> {
         match &self.inner.opened {
-            Some((attachment, record, _)) => attachment.name_of(record.index),
+            Some(source) => source.attachment.name_of(source.record.index),
             None => self.inner.name.get(),
         }
     }
@@ -125,6 +155,11 @@ impl PhysicalMemory {
 
     pub(crate) fn access(&self) -> Access {
         self.inner.access
+    }
+
+    /// Returns the attachment by which the memory was opened, if it was.
+    pub(crate) fn attachment(&self) -> Option<&Arc<Attachment>> {
+        self.inner.opened.as_ref().map(|source| &source.attachment)
     }
 
     /// Returns whether the memory belongs to the same backend as a context.
@@ -284,9 +319,9 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        if let Some((attachment, record, _)) = &self.opened {
-            attachment.release(record.index);
-            observe::closed(HandleKind::PhysicalMemory);
+        if let Some(source) = &self.opened {
+            source.attachment.release(source.record.index);
+            observe::closed(source.kind);
         }
         let exporter = self.core.exporter();
         for export in self.exports.all() {

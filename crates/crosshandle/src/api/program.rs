@@ -1,11 +1,10 @@
 //! Programs: code for a device.
 
 use crate::api::core::ContextCore;
-use crate::api::kernel::Kernel;
+use crate::api::kernel::{Kernel, check_fork};
 use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};
 use crate::hal::{LoadedProgram, Programs};
-use crate::os::process;
 use crate::types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
 use std::ffi::CString;
 use std::fmt;
@@ -74,6 +73,7 @@ impl Program {
     /// # Errors
     /// [`Error::NoSymbol`] if there is none of that name; [`Error::Driver`] if the driver refuses.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        check_fork()?;
         let inner = Arc::clone(&self.inner).kernel(&symbol(name)?)?;
         Ok(Kernel::new(&self.core, inner, name))
     }
@@ -83,6 +83,7 @@ impl Program {
     /// # Errors
     /// [`Error::NoSymbol`] if there is none of that name; [`Error::Driver`] if the driver refuses.
     pub fn variable(&self, name: &str) -> Result<MemoryRange> {
+        check_fork()?;
         let (address, len) = self.inner.variable(&symbol(name)?)?;
         let is_on_host = self
             .core
@@ -101,6 +102,7 @@ impl Program {
 
     /// Returns the names of all kernels, if the driver tells them.
     pub fn kernel_names(&self) -> Option<Vec<String>> {
+        check_fork().ok()?;
         self.inner.kernel_names()
     }
 
@@ -110,19 +112,18 @@ impl Program {
     /// # Errors
     /// [`Error::Driver`] if the driver refuses.
     pub fn binary(&self) -> Result<Option<Vec<u8>>> {
+        check_fork()?;
         self.inner.binary()
     }
 
-    /// Returns the driver's own program (a `CUmodule` of CUDA, a `cl_program` on the host), which lives as long as `self`.
+    /// Returns the driver's own program (a `CUmodule` of CUDA, a `ze_module_handle_t` of Level Zero, a `cl_program` on the host), which lives as long as `self`.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
 }
 
 fn loader(core: &ContextCore) -> Result<&dyn Programs> {
-    if process::is_forked() {
-        return Err(Error::forked());
-    }
+    check_fork()?;
     core.backend().programs().ok_or_else(|| {
         Error::Unsupported(format!("{} runs no programs", core.device().info().name))
     })

@@ -310,8 +310,8 @@ pub(crate) trait LoadedKernel: Any + Send + Sync {
     /// time, for this many bytes of dynamic shared memory.
     fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32>;
 
-    /// Returns the number of blocks that a compute unit runs at a time.
-    fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32>;
+    /// Returns the number of blocks that the device, which has `units` compute units, runs at a time.
+    fn concurrent_blocks(&self, threads: u32, dynamic_shared: usize, units: u32) -> Result<u32>;
 
     /// Returns the driver's own kernel.
     fn raw(&self) -> usize;

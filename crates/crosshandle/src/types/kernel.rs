@@ -324,6 +324,16 @@ impl LaunchShape {
                 self.block
             )));
         }
+        if let (Some(required), Some(threads)) = (kernel.required_block, self.threads)
+            && !threads
+                .iter()
+                .zip(required)
+                .all(|(count, size)| size != 0 && count.is_multiple_of(size as usize))
+        {
+            return Err(Error::invalid(format!(
+                "{threads:?} threads are not made of blocks of {required:?}, which this kernel requires"
+            )));
+        }
         self.check_abilities(limits)
     }
 
@@ -450,6 +460,7 @@ mod tests {
         assert!(fits(LaunchShape::new([1; 3], [4, 2, 1]), &kernel));
         assert!(!fits(LaunchShape::new([1; 3], [8, 1, 1]), &kernel));
         assert!(fits(LaunchShape::threads([16; 3]), &kernel));
+        assert!(!fits(LaunchShape::threads([16, 3, 1]), &kernel));
         assert!(LaunchShape::threads([16, 0, 1]).is_empty());
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod report;
 // Copies from and to memory that other threads and processes write at the same time.
 #[allow(unsafe_code)]
 pub(crate) mod shared_bytes;
+pub(crate) mod spirv;
 
 pub(crate) use address::Address;
 pub(crate) use device_info::known;

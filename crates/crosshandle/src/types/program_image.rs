@@ -1,5 +1,7 @@
 //! Code for a device, before it is loaded.
 
+use super::spirv;
+use std::collections::HashMap;
 use std::fmt;
 
 /// Code for a device, as a compiler has made it.
@@ -8,6 +10,8 @@ pub struct ProgramImage<'a> {
     pub(crate) format: Format<'a>,
     /// Specialization constants.
     pub(crate) constants: &'a [(u32, Vec<u8>)],
+    /// Options of the compiler for this image alone.
+    pub(crate) options: &'a str,
 }
 
 #[derive(Clone, Copy)]
@@ -33,8 +37,8 @@ impl<'a> ProgramImage<'a> {
         Self::new(Format::SpirV(bytes))
     }
 
-    /// Makes an image of code in a binary format of the driver (cubin and fatbin for CUDA; on the host,
-    /// what the OpenCL runtime or its offline compiler made).
+    /// Makes an image of code in a binary format of the driver (cubin and fatbin for CUDA; on Level Zero and
+    /// the host, what the driver, the OpenCL runtime or its offline compiler made).
     ///
     /// # Safety
     /// It must be well-formed: drivers trust the offsets in it.
@@ -49,6 +53,7 @@ impl<'a> ProgramImage<'a> {
         Self {
             format,
             constants: &[],
+            options: "",
         }
     }
 
@@ -56,6 +61,28 @@ impl<'a> ProgramImage<'a> {
     /// bytes as the constant's type. Constants that are not set keep the module's own values.
     pub fn specialized(self, constants: &'a [(u32, Vec<u8>)]) -> Self {
         Self { constants, ..self }
+    }
+
+    /// Sets options of the driver's compiler for this image alone, which come before those of
+    /// [`ProgramOptions::compiler`].
+    pub fn compiled_with(self, options: &'a str) -> Self {
+        Self { options, ..self }
+    }
+
+    /// Returns the specialization constants of an image in SPIR-V, by their numbers: how many bytes the
+    /// value of each has, where that is known.
+    pub fn constant_sizes(&self) -> HashMap<u32, Option<usize>> {
+        match self.format {
+            Format::SpirV(module) => spirv::constants(module),
+            Format::Text(_) | Format::Binary(_) => HashMap::new(),
+        }
+    }
+
+    /// Returns the options of the compiler for this image, among those of a whole program.
+    pub(crate) fn options_among(&self, options: &ProgramOptions) -> String {
+        let both = [self.options, &options.compiler];
+        let both = both.into_iter().filter(|options| !options.is_empty());
+        both.collect::<Vec<_>>().join(" ")
     }
 }
 

@@ -44,6 +44,15 @@ fn commands_are_executed_in_order() {
     clean("threads", &[]);
 }
 
+/// Where an OpenCL runtime for the CPU is installed; elsewhere the scenario says so.
+#[test]
+fn kernels_are_compiled_and_run() {
+    clean("kernels", &[]);
+    clean("kernels", &[("ZE_ENABLE_LOADER_INTERCEPT", "1")]);
+    clean("kernel-refusals", &[]);
+    clean("no-kernels", &[("MISSING", "modules")]);
+}
+
 #[test]
 fn memory_is_shared_by_a_descriptor_that_is_put_in_place() {
     clean("memory", &[]);

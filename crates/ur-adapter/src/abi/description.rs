@@ -6,7 +6,8 @@ use std::ffi::CStr;
 use std::sync::OnceLock;
 use unified_runtime_sys::{
     UR_DEVICE_BINARY_TARGET_NVPTX64, UR_DEVICE_BINARY_TARGET_SPIRV64,
-    UR_DEVICE_BINARY_TARGET_SPIRV64_X86_64, ur_backend_t, ur_device_type_t,
+    UR_DEVICE_BINARY_TARGET_SPIRV64_GEN, UR_DEVICE_BINARY_TARGET_SPIRV64_X86_64, ur_backend_t,
+    ur_device_type_t,
 };
 
 /// The environment variable that makes an adapter report another UR backend than its own, for
@@ -48,16 +49,19 @@ impl Description {
         takes_spirv: true,
     };
 
-    /// The adapter for Level Zero devices. SYCL takes the backend that it reports for one that runs
-    /// kernels, which fills need there; the variable helps.
+    /// The adapter for Level Zero devices. SYCL makes kernels of fills for the backend that it reports, which
+    /// programs without code for devices lack; the variable helps.
     pub const LEVEL_ZERO: Self = Self {
         backend: BackendKind::LevelZero,
         ur_backend: ur_backend_t::UR_BACKEND_LEVEL_ZERO,
         device_type: ur_device_type_t::UR_DEVICE_TYPE_GPU,
         platform_name: "Crosshandle (Level Zero)",
         queue_kind: Some(1),
-        program_targets: &[],
-        takes_spirv: false,
+        program_targets: &[
+            UR_DEVICE_BINARY_TARGET_SPIRV64_GEN,
+            UR_DEVICE_BINARY_TARGET_SPIRV64,
+        ],
+        takes_spirv: true,
     };
 
     /// The adapter for NVIDIA GPUs.

@@ -3,6 +3,7 @@
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{List, MaybeOut, entry_points, not_null};
 use crate::abi::chain;
+use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
 use crate::program::enter_with_kernels;
@@ -10,6 +11,7 @@ use crate::program::kernel::{
     Arguments, Kernel, Packed, pack, pack_whole, read_arguments, read_sizes,
 };
 use crate::queue::Queue;
+use crosshandle::handle::BackendKind;
 use crosshandle::{Command, LaunchShape};
 use unified_runtime_sys::{
     UR_KERNEL_LAUNCH_FLAG_COOPERATIVE, UR_KERNEL_LAUNCH_FLAGS_MASK, ur_command_t,
@@ -210,6 +212,10 @@ unsafe fn command(
         true => shape.shared_memory(properties.local_memory),
         false => shape.shared_memory(local_memory),
     };
+    if description::get().backend == BackendKind::LevelZero {
+        // The driver takes no more, and would refuse the command in its turn.
+        narrow(sizes.offset)?;
+    }
     if limits.device.offsets {
         shape = shape.offset(sizes.offset);
     }

@@ -10,6 +10,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, HandlesMut};
 use crate::context::Context;
 use crate::discovery::Device;
+use crosshandle::handle::BackendKind;
 use crosshandle::{Error, ProgramImage, ProgramOptions};
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -19,12 +20,17 @@ use unified_runtime_sys::{
     ur_program_build_status_t as status, ur_result_t,
 };
 
+/// Values of specialization constants, by their numbers.
+type Constants = Vec<(u32, Vec<u8>)>;
+
 /// The state of a program on a device.
 pub(super) struct Build {
     pub(super) status: status,
     pub(super) binary_type: binary_type,
     pub(super) options: String,
     pub(super) log: String,
+    /// The values of specialization constants that the program is loaded with.
+    constants: Constants,
     program: Option<crosshandle::Program>,
 }
 
@@ -35,6 +41,7 @@ impl Default for Build {
             binary_type: binary_type::UR_PROGRAM_BINARY_TYPE_COMPILED_OBJECT,
             options: String::new(),
             log: String::new(),
+            constants: Constants::new(),
             program: None,
         }
     }
@@ -48,8 +55,14 @@ impl Build {
             status: status::UR_PROGRAM_BUILD_STATUS_SUCCESS,
             binary_type: binary_type::UR_PROGRAM_BINARY_TYPE_EXECUTABLE,
             log: program.log().to_owned(),
+            constants: Constants::new(),
             program: Some(program),
         }
+    }
+
+    /// Adds the values of specialization constants that the program is loaded with.
+    fn with_constants(self, constants: Constants) -> Self {
+        Self { constants, ..self }
     }
 
     /// Returns the program, if it is loaded.
@@ -57,9 +70,9 @@ impl Build {
         self.program.as_ref()
     }
 
-    /// Returns whether the program is loaded with these options.
-    fn is_loaded(&self, options: &str) -> bool {
-        self.program.is_some() && self.options == options
+    /// Returns whether the program is loaded with these options and values of constants.
+    fn is_loaded(&self, options: &str, constants: &Constants) -> bool {
+        self.program.is_some() && self.options == options && self.constants == *constants
     }
 }
 
@@ -99,8 +112,11 @@ pub(super) unsafe fn image_of<'a>(
     unsafe {
         match text_of(bytes) {
             _ if spirv::is_module(bytes) => ProgramImage::spirv(bytes).specialized(constants),
-            Some(text) => ProgramImage::text(text),
-            None => ProgramImage::binary(bytes),
+            // Level Zero's drivers compile no text: they find that it is no binary of theirs.
+            Some(text) if description::get().backend != BackendKind::LevelZero => {
+                ProgramImage::text(text)
+            }
+            _ => ProgramImage::binary(bytes),
         }
     }
 }
@@ -129,31 +145,32 @@ fn registers_of(text: &str) -> ProgramOptions {
 
 impl DeviceImage {
     /// Loads the image on its device, unless that was done already: kernels and variables belong to
-    /// what is loaded, so that it is replaced only where other options ask for that.
+    /// what is loaded, so that it is replaced only where other options, or other values of specialization
+    /// constants, ask for that.
     ///
     /// # Errors
     /// `PROGRAM_BUILD_FAILURE`, with the compiler's log kept; `INVALID_OPERATION` if there is no
     /// image.
     fn load(&self, program: &Program, options: &str) -> Result<()> {
         let inner = program.context.on(&self.device)?;
-        if self.build().is_loaded(options) {
+        let constants = program.constants.lock().clone();
+        if self.build().is_loaded(options, &constants) {
             return Ok(());
         }
         if self.bytes.is_empty() {
             return Err(no_image());
         }
-        let constants = program.constants.lock().clone();
         // SAFETY: the creator of the program vouched for what is no text.
         let image = unsafe { image_of(&self.bytes, &constants) };
         let loaded = inner.load_program_with(&[image], &options_of(options));
         let mut build = self.build();
-        if build.is_loaded(options) {
+        if build.is_loaded(options, &constants) {
             // Another thread was faster, and may have kernels of its program already.
             return Ok(());
         }
         match loaded {
             Ok(program) => {
-                *build = Build::done(program, options);
+                *build = Build::done(program, options).with_constants(constants);
                 Ok(())
             }
             Err(error) => {
@@ -175,8 +192,9 @@ impl DeviceImage {
     }
 
     /// Leaves the image to be linked.
-    fn compile(&self, options: &str) -> Result<()> {
-        if self.build().is_loaded(options) {
+    fn compile(&self, program: &Program, options: &str) -> Result<()> {
+        let constants = program.constants.lock().clone();
+        if self.build().is_loaded(options, &constants) {
             return Ok(());
         }
         if self.bytes.is_empty() {
@@ -255,7 +273,7 @@ entry_points! {
     pub(super) fn compile(context: Handle<Context>, program: Handle<Program>, options: MaybeText) {
         let options = options_text(options);
         let mut images = program.images.iter();
-        images.try_for_each(|image| image.compile(&options))
+        images.try_for_each(|image| image.compile(program, &options))
     }
 
     pub(super) fn compile_exp(
@@ -267,7 +285,7 @@ entry_points! {
         check_flags(flags)?;
         let options = options_text(options);
         let mut devices = devices.iter();
-        devices.try_for_each(|device| program.image(device)?.compile(&options))
+        devices.try_for_each(|device| program.image(device)?.compile(program, &options))
     }
 }
 

@@ -4,6 +4,7 @@ use super::build::{Build, check_flags, failure, image_of, no_image, options_of, 
 use super::metadata::Metadata;
 use super::{DeviceImage, Program, enter_with_kernels};
 use crate::abi::boundary::{MaybeText, Out, entry_points};
+use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::object::{Handle, Handles, HandlesMut, Shared};
@@ -33,18 +34,24 @@ fn link_all(
     let constants: Vec<_> = set.collect();
     let mut images = Vec::new();
     for device in devices {
-        let mut parts = Vec::new();
-        for (index, program) in programs.iter().enumerate() {
+        let mut compiled = Vec::new();
+        for program in programs {
             let image = program.image(device)?;
             if image.bytes.is_empty() {
                 return Err(no_image());
             }
-            // SAFETY: the creator of the program vouched for what is no text.
-            parts.push(unsafe { image_of(&image.bytes, &constants[index]) });
+            // Nothing was compiled yet: the driver compiles as it links.
+            compiled.push((image, image.build().options.clone()));
         }
+        let parts = compiled.iter().zip(&constants);
+        let parts = parts.map(|((image, options), constants)| {
+            // SAFETY: the creator of the program vouched for what is no text.
+            unsafe { image_of(&image.bytes, constants) }.compiled_with(options)
+        });
+        let parts: Vec<_> = parts.collect();
         let linked = context
             .on(device)?
-            .load_program_with(&parts, &options_of(options));
+            .load_program_with(&parts, &options_of(&link_options(&compiled, options)));
         let linked = linked
             .map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))?;
         images.push(DeviceImage {
@@ -55,6 +62,16 @@ fn link_all(
     }
     let metadata = Metadata::merged(programs.iter().map(|program| &program.metadata));
     Ok(Program::new(context.to_ref(), images, metadata))
+}
+
+/// Returns the options of a program that is linked. Drivers that take options of each image get those of
+/// compilers with the images; others find what concerns them in all together, of which the last counts.
+fn link_options(compiled: &[(&DeviceImage, String)], options: &str) -> String {
+    if description::get().takes_spirv {
+        return options.to_owned();
+    }
+    let of_images = compiled.iter().map(|(_, options)| &**options);
+    of_images.chain([options]).collect::<Vec<_>>().join(" ")
 }
 
 entry_points! {

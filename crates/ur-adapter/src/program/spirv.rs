@@ -2,6 +2,7 @@
 //! constants.
 
 use crate::abi::failure::{Failure, Result};
+use crosshandle::ProgramImage;
 use std::collections::HashMap;
 use unified_runtime_sys::ur_result_t;
 
@@ -9,14 +10,6 @@ use unified_runtime_sys::ur_result_t;
 const MAGIC: u32 = 0x0723_0203;
 /// Words of a module's header.
 const HEADER: usize = 5;
-
-const OP_TYPE_INT: u32 = 21;
-const OP_TYPE_FLOAT: u32 = 22;
-const OP_SPEC_CONSTANT_TRUE: u32 = 48;
-const OP_SPEC_CONSTANT_FALSE: u32 = 49;
-const OP_SPEC_CONSTANT: u32 = 50;
-const OP_DECORATE: u32 = 71;
-const DECORATION_SPEC_ID: u32 = 1;
 
 /// Returns whether bytes begin as a module does.
 pub(super) fn is_module(bytes: &[u8]) -> bool {
@@ -39,44 +32,8 @@ pub(super) type Constants = HashMap<u32, Option<usize>>;
 
 /// Returns the specialization constants of a module.
 pub(super) fn constants(module: &[u8]) -> Constants {
-    let words: Vec<u32> = module
-        .as_chunks::<4>()
-        .0
-        .iter()
-        .map(|word| u32::from_le_bytes(*word))
-        .collect();
-    let mut numbers = HashMap::new();
-    let mut sizes_of_types = HashMap::new();
-    let mut sizes = HashMap::new();
-    let mut rest = words.get(HEADER..).unwrap_or_default();
-    while let Some(first) = rest.first() {
-        let (len, operation) = ((first >> 16) as usize, first & 0xFFFF);
-        let Some(instruction) = rest.get(..len).filter(|words| !words.is_empty()) else {
-            break;
-        };
-        match (operation, &instruction[1..]) {
-            (OP_DECORATE, [target, DECORATION_SPEC_ID, number, ..]) => {
-                numbers.insert(*target, *number);
-            }
-            (OP_TYPE_INT | OP_TYPE_FLOAT, [result, bits, ..]) => {
-                sizes_of_types.insert(*result, (*bits as usize).div_ceil(8));
-            }
-            (OP_SPEC_CONSTANT, [of, result, ..]) => {
-                if let Some(size) = sizes_of_types.get(of) {
-                    sizes.insert(*result, *size);
-                }
-            }
-            (OP_SPEC_CONSTANT_TRUE | OP_SPEC_CONSTANT_FALSE, [_, result, ..]) => {
-                sizes.insert(*result, 1);
-            }
-            _ => {}
-        }
-        rest = &rest[len..];
-    }
-    let known = numbers.into_iter();
-    known
-        .map(|(target, number)| (number, sizes.get(&target).copied()))
-        .collect()
+    // SAFETY: it is not compiled, but only looked at.
+    unsafe { ProgramImage::spirv(module) }.constant_sizes()
 }
 
 /// Refuses a value for a constant that there isn't, or of another size.
@@ -123,12 +80,5 @@ mod tests {
         for wrong in [&MODULE[..4], &MODULE[..21], &MODULE[1..], b"text", b""] {
             assert!(check(wrong).is_err());
         }
-        // Damage ends the search, and no more.
-        for cut in 0..MODULE.len() / 4 {
-            constants(&MODULE[..4 * cut]);
-        }
-        let mut endless = MODULE.to_vec();
-        endless[20..24].fill(0);
-        assert!(constants(&endless).is_empty());
     }
 }

@@ -19,7 +19,19 @@ use std::sync::{Arc, RwLock, Weak};
 pub(crate) struct Imported {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) memory: Arc<dyn Segment>,
-    _counted: ImportedBytes,
+    /// `None` for memory that is counted elsewhere.
+    _counted: Option<ImportedBytes>,
+}
+
+impl Imported {
+    /// Wraps a segment that its mapper counts.
+    pub(crate) fn new(attachment: Arc<Attachment>, memory: Arc<dyn Segment>) -> Self {
+        Self {
+            attachment,
+            memory,
+            _counted: None,
+        }
+    }
 }
 
 /// A mapping, kept for as long as its kind wants.
@@ -338,7 +350,7 @@ impl Imports {
         attachment: Arc<Attachment>,
         memory: Arc<dyn Segment>,
     ) -> Arc<Imported> {
-        let _counted = ImportedBytes::new(memory.len());
+        let _counted = Some(ImportedBytes::new(memory.len()));
         let imported = Arc::new(Imported {
             attachment,
             memory,

@@ -10,12 +10,12 @@ pub use buffer::Buffer;
 pub use pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 pub use range::MemoryRange;
 
-use crate::api::core::{Allocation, ContextCore};
+use crate::api::core::{Allocation, ContextCore, Imported};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::hal::common::leak_registry;
-use crate::handle::MemoryHandle;
-use crate::ipc::KeepAlive;
+use crate::handle::{Fields, MemoryHandle};
+use crate::ipc::{Deadline, KeepAlive};
 use crate::types::report::ObjectKind;
 use crate::types::{Access, Address, MemoryKind, Pod, SharedBytes, TypedSlice, byte_range};
 use adopted::Adopted;
@@ -118,6 +118,17 @@ impl Memory {
         access: Access,
     ) -> Result<Self> {
         let opened = Opened::open(core, &handle.fields(), access)?;
+        Ok(Self::new(Source::Opened(Arc::new(opened))))
+    }
+
+    /// Wraps memory of another process in a segment that is mapped already.
+    pub(crate) fn placed(
+        imported: Imported,
+        fields: &Fields,
+        access: Access,
+        deadline: &Deadline,
+    ) -> Result<Self> {
+        let opened = Opened::of(Arc::new(imported), fields, access, deadline)?;
         Ok(Self::new(Source::Opened(Arc::new(opened))))
     }
 

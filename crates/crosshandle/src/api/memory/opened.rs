@@ -4,7 +4,7 @@ use crate::api::core::{ContextCore, Imported};
 use crate::error::{Error, Result};
 use crate::hal::{Operand, Segment};
 use crate::handle::{Fields, HandleKind};
-use crate::ipc::Credential;
+use crate::ipc::{Credential, Deadline};
 use crate::observe;
 use crate::types::{Access, Address};
 use std::sync::Arc;
@@ -24,13 +24,24 @@ impl Opened {
         core.check_memory(fields, access)?;
         let deadline = core.deadline();
         let imported = core.imported(fields, access, &deadline)?;
+        Self::of(imported, fields, access, &deadline)
+    }
+
+    /// Counts an open of memory in a segment that is mapped here.
+    #[inline]
+    pub(super) fn of(
+        imported: Arc<Imported>,
+        fields: &Fields,
+        access: Access,
+        deadline: &Deadline,
+    ) -> Result<Self> {
         // Cannot overflow: the handle was checked. What is mapped is what counts.
         let (end, actual) = (fields.offset + fields.length, imported.memory.len() as u64);
         if end > actual {
             return Err(Error::Extent { end, actual });
         }
         let credential = Credential::of(fields);
-        imported.attachment.hold(&credential, &deadline)?;
+        imported.attachment.hold(&credential, deadline)?;
         let (record, len) = (fields.record, fields.length as usize);
         // A reference to the result instead would keep it in memory, only to be copied from there.
         let attachment = &*imported.attachment;

@@ -1,6 +1,7 @@
 //! Virtual ranges: addresses without memory, to map physical memory into.
 
 mod export;
+mod open;
 
 pub use export::VirtualRangeExport;
 
@@ -28,7 +29,7 @@ pub struct VirtualRange {
 
 struct Mapped {
     len: usize,
-    /// The number of calls of `with_bytes` under way.
+    /// The number of calls of `with_bytes` under way, and of memory that was opened here.
     users: usize,
     /// The access; with `None`, the backend has nothing mapped here.
     access: Option<Access>,
@@ -96,8 +97,19 @@ impl VirtualRange {
         part: impl RangeBounds<usize>,
         access: impl Into<Option<Access>>,
     ) -> Result<()> {
-        let access = access.into();
         let part = byte_range::resolve(part, memory.len())?;
+        self.map_used(offset, memory, part, access.into(), 0)
+    }
+
+    /// Maps as [`map`](Self::map) does; `users` keep the mapping from being changed.
+    fn map_used(
+        &self,
+        offset: usize,
+        memory: &PhysicalMemory,
+        part: Range<usize>,
+        access: Option<Access>,
+        users: usize,
+    ) -> Result<()> {
         let (memory_offset, len) = (part.start, part.len());
         check_granularity(&self.core, "a mapping", len)?;
         let granularity = self.core.backend().granularity();
@@ -138,7 +150,7 @@ impl VirtualRange {
             offset,
             Mapped {
                 len,
-                users: 0,
+                users,
                 access,
                 memory: memory.clone(),
                 memory_offset,
@@ -213,6 +225,23 @@ impl VirtualRange {
     /// Returns whether something is mapped at `offset`.
     pub fn is_mapped(&self, offset: usize) -> bool {
         Self::at(&self.mapped(), offset).is_some()
+    }
+
+    /// Unmaps the mapping at an offset, whose only user does so.
+    fn unmap_used(&self, offset: usize) {
+        let mut mapped = self.mapped();
+        let Some(mut mapping) = mapped.remove(&offset) else {
+            return;
+        };
+        if mapping.access.is_some() && self.range.unmap(offset, mapping.len).is_err() {
+            // It goes with the range.
+            mapping.users = 0;
+            mapped.insert(offset, mapping);
+            return;
+        }
+        drop(mapped);
+        // The memory may be gone with it, which is better done without the lock.
+        drop(mapping);
     }
 
     fn at(mapped: &BTreeMap<usize, Mapped>, offset: usize) -> Option<&Mapped> {
@@ -294,7 +323,7 @@ impl VirtualRange {
             }
             if mapping.users > 0 {
                 return Err(Error::invalid(format!(
-                    "the mapping at {start} is in use by `with_bytes`"
+                    "the mapping at {start} is in use by `with_bytes`, or by memory that was opened there"
                 )));
             }
             places.push(*start);

@@ -9,7 +9,7 @@ use super::tuning::{DEVICE_SEGMENT_BYTES, HOST_SEGMENT_BYTES};
 use crate::error::Result;
 use crate::hal::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, NativeContext,
-    NativeDevice, Segment,
+    NativeDevice, Programs, Segment,
 };
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{DriverEvents, Import, Shared};
@@ -61,7 +61,7 @@ impl BackendDevice for Gpu {
     }
 
     fn kernels(&self) -> std::result::Result<&KernelLimits, String> {
-        Err("there are no kernels on Level Zero yet".into())
+        Gpu::kernels(self).map_err(str::to_owned)
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
@@ -178,6 +178,10 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn native(&self) -> Option<&dyn NativeContext> {
+        Some(self)
+    }
+
+    fn programs(&self) -> Option<&dyn Programs> {
         Some(self)
     }
 }

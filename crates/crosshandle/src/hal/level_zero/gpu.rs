@@ -2,9 +2,10 @@
 
 use super::driver::{DeviceHandle, Driver};
 use super::info::{self, Details};
+use super::kernel_limits;
 use crate::error::{Error, Result};
 use crate::handle::DeviceUuid;
-use crate::types::DeviceInfo;
+use crate::types::{DeviceInfo, KernelLimits};
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_result_t};
 use std::sync::{Arc, OnceLock};
 
@@ -30,6 +31,8 @@ pub(super) struct Gpu {
     handle: DeviceHandle,
     info: DeviceInfo,
     details: Details,
+    /// The limits of kernels, or why there are none, once that was asked for.
+    kernels: OnceLock<std::result::Result<KernelLimits, String>>,
     /// Other devices whose memory this one can map, once that was asked for.
     peers: OnceLock<Vec<DeviceUuid>>,
 }
@@ -42,6 +45,7 @@ impl Gpu {
             handle,
             info,
             details,
+            kernels: OnceLock::new(),
             peers: OnceLock::new(),
         })
     }
@@ -63,6 +67,13 @@ impl Gpu {
 
     pub(super) fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    /// Returns the limits of kernels, or why there are none. Asks the driver with the first call.
+    pub(super) fn kernels(&self) -> std::result::Result<&KernelLimits, &str> {
+        let describe = || kernel_limits::describe(self.driver, self.handle, &self.details);
+        let kernels = self.kernels.get_or_init(describe).as_ref();
+        kernels.map_err(|reason| &**reason)
     }
 
     /// Returns the group of queues that lists are created on.

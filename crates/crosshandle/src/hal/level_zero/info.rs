@@ -22,6 +22,8 @@ const INTEL: u32 = 0x8086;
 pub(super) struct Details {
     /// The group of queues that lists are created on.
     pub(super) group: u32,
+    /// What that group runs: `ze_command_queue_group_property_flags_t`.
+    pub(super) abilities: u32,
     /// The longest pattern of a fill in that group, in bytes.
     pub(super) max_pattern: usize,
     /// The type of descriptor that allocated memory is exported as, if it can be.
@@ -206,6 +208,7 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     let imports_physical = driver.version >= INTEL_26_18;
     Ok(Details {
         group: group as u32,
+        abilities: groups.get(group).map_or(0, |group| group.flags),
         max_pattern,
         exportable_memory: first(exports),
         external_memory: first(exports & imports).filter(|_| imports_physical),

@@ -6,6 +6,7 @@
 //! - `ipc_handle`: the driver's handles for other processes. The broker carries the descriptor in
 //!   them, the other bytes cross as a blob, and the importer puts its descriptor's number in place.
 //! - `event`: counter-based events, as native mirrors of events of this library.
+//! - `program`, `kernel_limits`: programs, their kernels and launches, and what kernels may ask for.
 //! - `queue`: immediate in-order command lists, each with a thread while it has commands.
 //! - `native`: the driver's objects as programs see and give them.
 //! - `tuning`: all times and counts, with their reasons.
@@ -16,8 +17,10 @@ mod event;
 mod gpu;
 mod info;
 mod ipc_handle;
+mod kernel_limits;
 mod memory;
 mod native;
+mod program;
 mod queue;
 mod tuning;
 

@@ -5,6 +5,7 @@ use super::Answer::{self, List, Size, Sizes, Text, Truth, U32, U64, Unsupported,
 use crate::abi::description;
 use crate::discovery::Device;
 use crosshandle::KernelLimits;
+use crosshandle::handle::BackendKind;
 use unified_runtime_sys::{
     UR_DEVICE_EXEC_CAPABILITY_FLAG_KERNEL, UR_KERNEL_LAUNCH_PROPERTIES_FLAG_CLUSTER_DIMENSION,
     UR_KERNEL_LAUNCH_PROPERTIES_FLAG_COOPERATIVE,
@@ -28,7 +29,8 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
 /// Returns the answers of a device that runs kernels.
 fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
     let sizes = |sizes: [u32; 3]| Sizes(sizes.map(|size| size as usize));
-    let is_at_least = |major| Truth(limits.architecture.0 >= major);
+    let is_nvidia = description::get().backend == BackendKind::Cuda;
+    let is_at_least = |major| Truth(is_nvidia && limits.architecture.0 >= major);
     Some(match asked {
         name::UR_DEVICE_INFO_VERSION | name::UR_DEVICE_INFO_BACKEND_RUNTIME_VERSION => {
             Version(limits.architecture.0, limits.architecture.1)
@@ -123,9 +125,11 @@ fn any(asked: name) -> Option<Answer<'static>> {
         name::UR_DEVICE_INFO_MAX_CONSTANT_ARGS => U32(8),
         name::UR_DEVICE_INFO_BUILT_IN_KERNELS => Text(""),
         // Asked by programs without kernels too, and the same for all that run some: a failed assertion
-        // stops the process or the device.
+        // stops the process or the device. Compilers of Level Zero's drivers leave assertions to SYCL.
         name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => {
-            Truth(!description::get().program_targets.is_empty())
+            let description = description::get();
+            let leaves_it = description.backend == BackendKind::LevelZero;
+            Truth(!leaves_it && !description.program_targets.is_empty())
         }
         name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE
         | name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS

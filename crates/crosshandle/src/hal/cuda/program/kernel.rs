@@ -128,12 +128,13 @@ impl LoadedKernel for CudaKernel {
         driver.suggest_block(self.function, dynamic_shared, limit)
     }
 
-    fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32> {
+    fn concurrent_blocks(&self, threads: u32, dynamic_shared: usize, units: u32) -> Result<u32> {
         let gpu = self.program.gpu();
         let _current = gpu.enter()?;
         self.allow_possible(dynamic_shared)?;
         let driver = gpu.driver();
-        driver.blocks_per_unit(self.function, threads, dynamic_shared)
+        let each = driver.blocks_per_unit(self.function, threads, dynamic_shared)?;
+        Ok(each.saturating_mul(units))
     }
 
     fn raw(&self) -> usize {

@@ -92,9 +92,9 @@ impl LoadedKernel for HostKernel {
             .max(1))
     }
 
-    fn blocks_per_unit(&self, _threads: u32, _dynamic_shared: usize) -> Result<u32> {
+    fn concurrent_blocks(&self, _threads: u32, _dynamic_shared: usize, units: u32) -> Result<u32> {
         // Each thread of the CPU runs one block after the other.
-        Ok(1)
+        Ok(units)
     }
 
     fn raw(&self) -> usize {

@@ -16,7 +16,7 @@ use crate::hal::{LoadedKernel, LoadedProgram, Programs};
 use crate::handle::BackendKind;
 use crate::types::{Address, KernelLimits, NativeRuntime, Ownership, ProgramImage, ProgramOptions};
 use kernel::HostKernel;
-use opencl_cpu::{BuildOptions, Failure, Program, Runtime};
+use opencl_cpu::{Code, Failure, Program, Runtime};
 use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -135,15 +135,20 @@ impl Programs for HostPrograms {
         options: &ProgramOptions,
     ) -> Result<Arc<dyn LoadedProgram>> {
         let runtime = runtime()?;
-        let prepared = images.iter().map(image::prepare);
-        let prepared = prepared.collect::<Result<Vec<_>>>()?;
+        let of_images: Vec<_> = images
+            .iter()
+            .map(|image| image.options_among(options))
+            .collect();
+        let codes = images.iter().zip(&of_images).map(|(image, options)| {
+            Ok(Code {
+                image: image::prepare(image)?,
+                options,
+            })
+        });
+        let codes = codes.collect::<Result<Vec<_>>>()?;
         let linker = image::linker_options(&options.compiler);
-        let options = BuildOptions {
-            compiler: &options.compiler,
-            linker: &linker,
-        };
         // SAFETY: the maker of each image that is no text promised that it is well-formed.
-        let program = unsafe { Program::build(runtime, &prepared, options) }.map_err(error)?;
+        let program = unsafe { Program::build(runtime, &codes, &linker) }.map_err(error)?;
         Ok(Arc::new(HostProgram(Arc::new(program))))
     }
 

@@ -1,13 +1,13 @@
 //! Immediate command lists.
 
 use super::{
-    DeviceHandle, DriverContext, EventHandle, Handle, ListHandle, check, description,
+    DeviceHandle, DriverContext, EventHandle, Handle, KernelHandle, ListHandle, check, description,
     is_device_lost,
 };
 use crate::error::{Error, Result};
 use level_zero_sys::{
     ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t, ze_event_handle_t,
-    ze_result_t,
+    ze_group_count_t, ze_result_t,
 };
 use std::ffi::c_void;
 use std::ptr;
@@ -249,6 +249,46 @@ impl List {
             )
         };
         check("zeCommandListAppendMemoryFill", code)
+    }
+}
+
+impl List {
+    /// Runs a kernel, with all that was set in it, on so many groups, and signals an event then.
+    ///
+    /// # Safety
+    /// The kernel stays until the list is past this, as the event does, and what it does is sound.
+    pub(crate) unsafe fn launch(
+        &self,
+        kernel: KernelHandle,
+        groups: [u32; 3],
+        is_cooperative: bool,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let loader = &self.context.driver.loader;
+        let [x, y, z] = groups;
+        let groups = ze_group_count_t {
+            groupCountX: x,
+            groupCountY: y,
+            groupCountZ: z,
+        };
+        let (list, kernel, signal) = (self.handle.0, kernel.0, raw(signal));
+        let (operation, append) = match is_cooperative {
+            false => (
+                "zeCommandListAppendLaunchKernel",
+                loader.zeCommandListAppendLaunchKernel,
+            ),
+            true => (
+                "zeCommandListAppendLaunchCooperativeKernel",
+                loader.zeCommandListAppendLaunchCooperativeKernel,
+            ),
+        };
+        // SAFETY: promised by the caller; the number of groups is live for the call.
+        let code = unsafe { append(list, kernel, &groups, signal, 0, ptr::null_mut()) };
+        check(operation, code)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<DriverContext> {
+        &self.context
     }
 }
 

@@ -8,6 +8,7 @@ mod counter_event;
 mod event_pool;
 mod known_memory;
 mod list;
+mod module;
 mod virtual_memory;
 
 pub(super) use context::{DriverContext, IPC_HANDLE_BYTES};
@@ -16,6 +17,7 @@ pub(super) use counter_event::{CreatedEvent, OpenedEvent, missing};
 pub(super) use event_pool::{PooledEvent, ProgramEvent, Signaller};
 use known_memory::KnownMemory;
 pub(super) use list::List;
+pub(super) use module::{DriverKernel, Input, Module, ModuleFormat};
 pub(super) use virtual_memory::VirtualMemory;
 
 use crate::error::{Error, Result};
@@ -23,10 +25,11 @@ use crate::handle::BackendKind;
 use crate::os::descriptor;
 use crate::sync::Mutex;
 use level_zero_sys::{
-    Loader, ZE_INIT_FLAG_GPU_ONLY, ze_api_version_t, ze_driver_handle_t,
-    ze_driver_ipc_properties_t, ze_driver_properties_t, ze_result_t,
+    Loader, ZE_INIT_FLAG_GPU_ONLY, ze_api_version_t, ze_driver_extension_properties_t,
+    ze_driver_handle_t, ze_driver_ipc_properties_t, ze_driver_properties_t, ze_result_t,
 };
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::ptr;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -81,6 +84,8 @@ handle! {
     PoolHandle = _ze_event_pool_handle_t;
     EventHandle = _ze_event_handle_t;
     PhysicalHandle = _ze_physical_mem_handle_t;
+    ModuleHandle = _ze_module_handle_t;
+    KernelHandle = _ze_kernel_handle_t;
 }
 
 /// Intel's driver 26.18, as `Driver::version` has it.
@@ -98,6 +103,7 @@ pub(super) struct Driver {
     pub(super) shares_memory: bool,
     counter_events: OnceLock<Option<CounterEvents>>,
     context: Mutex<Weak<DriverContext>>,
+    extensions: OnceLock<Vec<String>>,
     /// The memory of this process in all of its contexts.
     pub(super) known_memory: KnownMemory,
 }
@@ -157,6 +163,7 @@ impl Driver {
             shares_memory: ipc.flags & level_zero_sys::ZE_IPC_PROPERTY_FLAG_MEMORY != 0,
             counter_events: OnceLock::new(),
             context: Mutex::default(),
+            extensions: OnceLock::new(),
             known_memory: KnownMemory::default(),
         })
     }
@@ -169,6 +176,30 @@ impl Driver {
             unsafe { get(self.handle.0, count, items) }
         })?;
         Ok(handles.into_iter().map(Handle).collect())
+    }
+
+    /// Returns whether the driver lists an extension. Asks with the first call.
+    pub(super) fn has_extension(&self, name: &CStr) -> bool {
+        let extensions = self.extensions.get_or_init(|| {
+            let get = self.loader.zeDriverGetExtensionProperties;
+            let empty = ze_driver_extension_properties_t {
+                name: [0; 256],
+                version: 0,
+            };
+            let all = list_of("zeDriverGetExtensionProperties", empty, |count, items| {
+                // SAFETY: a driver that the loader gave, and room for `count` items.
+                unsafe { get(self.handle.0, count, items) }
+            });
+            let text = |extension: &ze_driver_extension_properties_t| {
+                let name = extension.name.map(|byte| byte as u8);
+                let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+                name.to_string_lossy().into_owned()
+            };
+            all.unwrap_or_default().iter().map(text).collect()
+        });
+        extensions
+            .iter()
+            .any(|known| known.as_bytes() == name.to_bytes())
     }
 
     /// Returns the functions for counter-based events. Looks for them with the first call.
@@ -307,6 +338,18 @@ fn name_of(code: ze_result_t) -> &'static str {
         ZE_RESULT_ERROR_INVALID_ENUMERATION
         ZE_RESULT_ERROR_UNSUPPORTED_ENUMERATION
         ZE_RESULT_ERROR_OVERLAPPING_REGIONS
+        ZE_RESULT_ERROR_MODULE_BUILD_FAILURE
+        ZE_RESULT_ERROR_MODULE_LINK_FAILURE
+        ZE_RESULT_ERROR_INVALID_NATIVE_BINARY
+        ZE_RESULT_ERROR_INVALID_GLOBAL_NAME
+        ZE_RESULT_ERROR_INVALID_KERNEL_NAME
+        ZE_RESULT_ERROR_INVALID_FUNCTION_NAME
+        ZE_RESULT_ERROR_INVALID_GROUP_SIZE_DIMENSION
+        ZE_RESULT_ERROR_INVALID_GLOBAL_WIDTH_DIMENSION
+        ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX
+        ZE_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE
+        ZE_RESULT_ERROR_INVALID_KERNEL_ATTRIBUTE_VALUE
+        ZE_RESULT_ERROR_INVALID_MODULE_UNLINKED
         ZE_RESULT_ERROR_UNKNOWN
     }
 }

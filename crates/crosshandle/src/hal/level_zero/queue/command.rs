@@ -151,6 +151,9 @@ impl Command {
             .operands()
             .filter_map(|operand| operand.keep.clone());
         kept.for_each(leak_registry::leak);
+        if let Work::Launch(launch) = &self.work {
+            mem::forget((Arc::clone(&launch.kernel), launch.arguments.clone()));
+        }
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));

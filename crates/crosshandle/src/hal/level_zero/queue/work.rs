@@ -1,9 +1,10 @@
 //! The work of commands, as calls of the driver.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::hal::level_zero::driver::{DriverContext, EventHandle, List};
 use crate::hal::level_zero::gpu::Gpu;
 use crate::hal::level_zero::memory::LevelZeroSegment;
+use crate::hal::level_zero::program;
 use crate::hal::{Segment, Work};
 use crate::os::mapping::page_size;
 use crate::types::Address;
@@ -104,15 +105,14 @@ impl<'a> Target<'a> {
         signal: Option<EventHandle>,
     ) -> Result<()> {
         // SAFETY: promised by the caller; the object layer checked that the ranges are in their
-        // memory.
+        // memory. The maker of a launch promised that it is sound.
         unsafe {
             match work {
                 // The list has nothing of these; what is native goes to shared lists.
                 Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
-                // Never tried: this backend has no kernels.
-                Work::Launch(_) => Err(Error::Unsupported(
-                    "there are no kernels on Level Zero yet".into(),
-                )),
+                Work::Launch(launch) => {
+                    program::launch(self.gpu, self.list, launch, signal, &mut self.has_begun)
+                }
                 Work::Copy { to, from, len } => {
                     self.copy(to.address, from.address, *len, staging, signal)
                 }

@@ -1,5 +1,9 @@
 //! Events.
 
+mod notifier;
+
+pub(crate) use notifier::Notifier;
+
 use crate::context::streams;
 use crate::error::{Failure, Result};
 use crate::handle::EventHandle;

@@ -1,0 +1,322 @@
+//! Roles with kernels, where an OpenCL runtime for the CPU is installed; elsewhere they say so.
+
+use crate::roles::{LONG, harness};
+use crosshandle::{
+    Command, Context, Error, Kernel, KernelArguments, LaunchShape, ProgramImage, ProgramOptions,
+    QueueOrder,
+};
+use crosshandle_conformance::Transfer;
+use std::ptr::NonNull;
+
+const SPIR_V: &[u8] = include_bytes!("../../kernels/kernels.spv");
+const COUNT: usize = 1000;
+
+fn module() -> ProgramImage<'static> {
+    // SAFETY: the assembler's validator passed it.
+    unsafe { ProgramImage::spirv(SPIR_V) }
+}
+
+fn context() -> Option<Context> {
+    let context = harness().context().unwrap();
+    match context.device().kernels() {
+        Ok(limits) => {
+            assert!(limits.offsets && limits.block_choice && limits.local_arguments);
+            assert_eq!(limits.architecture, (20, 1));
+            assert_eq!(limits.intermediate_languages.split(' ').count(), 5);
+            Some(context)
+        }
+        Err(error) => {
+            println!("not tested: {error}");
+            None
+        }
+    }
+}
+
+fn launch(kernel: &Kernel, shape: LaunchShape, arguments: KernelArguments) -> Command {
+    // SAFETY: the kernels stay within the thousand words.
+    unsafe { Command::launch(kernel, shape, arguments) }.unwrap()
+}
+
+pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
+    let Some(context) = context() else { return };
+    let transfer = Transfer::new(&context).unwrap();
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(4 * COUNT).unwrap();
+    let run = |kernel: &Kernel, shape, arguments| {
+        queue.submit(launch(kernel, shape, arguments)).unwrap();
+        queue.finish_timeout(LONG).unwrap();
+        let bytes = transfer.read(&memory, 0, 4 * COUNT).unwrap();
+        let words = bytes.as_chunks().0.iter();
+        words
+            .map(|word| u32::from_ne_bytes(*word))
+            .collect::<Vec<_>>()
+    };
+    let program = context.load_program(module()).unwrap();
+    let mut names = program.kernel_names().unwrap();
+    names.sort();
+    assert_eq!(names, ["fill", "number", "reverse", "scale"]);
+    let first = || KernelArguments::new().memory(&memory.all());
+
+    let number = program.kernel("number").unwrap();
+    let shape = LaunchShape::threads([COUNT, 1, 1]);
+    let words = run(&number, shape.offset([5, 0, 0]), first());
+    assert!(words.iter().copied().eq(5..1005));
+    // The offset is gone with the next launch.
+    let words = run(&number, shape, first());
+    assert!(words.iter().copied().eq(0..1000));
+    // No group but one of a single thread divides a prime number of threads.
+    let words = run(
+        &number,
+        LaunchShape::threads([997, 1, 1]).offset([3, 0, 0]),
+        first(),
+    );
+    assert!(words[..997].iter().copied().eq(3..1000) && words[997..] == [997, 998, 999]);
+
+    let reverse = program.kernel("reverse").unwrap();
+    let words = run(
+        &reverse,
+        LaunchShape::new([10, 1, 1], [100, 1, 1]).cooperative(false),
+        first().local(4 * 100),
+    );
+    assert_eq!((words[0], words[99], words[100]), (102, 3, 202));
+    let one = LaunchShape::new([1; 3], [100, 1, 1]);
+    assert_eq!(reverse.concurrent_blocks(100, 400).unwrap(), 1);
+    let words = run(&reverse, one.cooperative(true), first().local(4 * 100));
+    assert_eq!((words[0], words[99]), (3, 102));
+
+    // The module multiplies by 3, and by a constant that is 1 where nothing else is said.
+    let constants = [(0, 10_u32.to_le_bytes().to_vec())];
+    let options = ProgramOptions::new().compiler("-cl-fast-relaxed-math -ze-opt-disable");
+    let images = [module().specialized(&constants)];
+    let more = context.load_program_with(&images, &options).unwrap();
+    let scale = more.kernel("scale").unwrap();
+    let arguments = || first().value(1_u32).value(COUNT as u32);
+    let covering = LaunchShape::covering(COUNT, 64).unwrap();
+    let words = run(&scale, covering, arguments());
+    assert_eq!((words[0], words[99]), (30 * 3 + 1, 30 * 102 + 1));
+
+    // What the driver made can be loaded again.
+    let binary = more.binary().unwrap().unwrap();
+    // SAFETY: the driver made it.
+    let again = context.load_program(unsafe { ProgramImage::binary(&binary) });
+    let again = again.unwrap().kernel("scale").unwrap();
+    let words = run(&again, covering, arguments());
+    assert_eq!(words[0], 30 * (30 * 3 + 1) + 1);
+
+    let factor = more.variable("factor").unwrap();
+    queue
+        .submit(Command::fill(factor, &2_u32.to_ne_bytes()).unwrap())
+        .unwrap();
+    let words = run(&scale, covering, arguments());
+    assert_eq!(words[0], 20 * (30 * (30 * 3 + 1) + 1) + 1);
+    assert!(scale.suggested_block(0).unwrap() > 1);
+}
+
+pub(crate) fn several_modules_are_linked() {
+    let Some(context) = context() else { return };
+    // The same module under other names of the same lengths.
+    let mut other = SPIR_V.to_vec();
+    let names = [("fill", "full"), ("scale", "skale"), ("number", "namber")];
+    let names = names
+        .into_iter()
+        .chain([("reverse", "raverse"), ("factor", "faktor")]);
+    for (from, to) in names {
+        for at in 0..other.len() - from.len() {
+            if other[at..].starts_with(from.as_bytes()) {
+                other[at..at + to.len()].copy_from_slice(to.as_bytes());
+            }
+        }
+    }
+    let constants = [(0, 10_u32.to_le_bytes().to_vec())];
+    // SAFETY: only names in it were changed.
+    let other = unsafe { ProgramImage::spirv(&other) }
+        .specialized(&constants)
+        .compiled_with("-cl-mad-enable");
+    let linked = context.load_program_with(&[module(), other], &ProgramOptions::new());
+    let linked = linked.unwrap();
+    assert_eq!(linked.kernel_names().map(|names| names.len()), Some(8));
+    let transfer = Transfer::new(&context).unwrap();
+    let memory = context.allocate(4).unwrap();
+    let queue = context.create_queue().unwrap();
+    for (name, value) in [
+        ("fill", 2),
+        ("scale", 5),
+        ("skale", 5),
+        ("full", 6),
+        ("skale", 0),
+    ] {
+        let kernel = linked.kernel(name).unwrap();
+        let arguments = KernelArguments::new()
+            .memory(&memory.all())
+            .value::<u32>(value)
+            .value(1_u32);
+        queue
+            .submit(launch(&kernel, LaunchShape::threads([1; 3]), arguments))
+            .unwrap();
+        queue.finish_timeout(LONG).unwrap();
+        let bytes = transfer.read(&memory, 0, 4).unwrap();
+        let wanted: u32 = match (name, value) {
+            ("scale", _) => 3 * 2 + 5,
+            ("skale", 5) => 30 * 11 + 5,
+            ("skale", _) => 30 * 6,
+            (_, value) => value,
+        };
+        assert_eq!(bytes, wanted.to_ne_bytes(), "{name}");
+    }
+    // Two that have the same kernels cannot be linked; the linker says so.
+    let error = context
+        .load_program_with(&[module(), module()], &ProgramOptions::new())
+        .unwrap_err();
+    assert!(matches!(error, Error::Program { .. }), "{error}");
+    // SAFETY: it is refused before the driver sees it.
+    let images = [module(), unsafe { ProgramImage::binary(b"binary") }];
+    let error = context.load_program_with(&images, &ProgramOptions::new());
+    assert!(matches!(error, Err(Error::Unsupported(_))));
+}
+
+pub(crate) fn refusals_say_what_is_wrong() {
+    let Some(context) = context() else { return };
+    let error = context
+        .load_program(ProgramImage::text("text"))
+        .unwrap_err();
+    assert!(matches!(error, Error::Unsupported(_)), "{error}");
+    let constants = [(0, vec![0; 8]), (7, vec![0; 4])];
+    for constant in &constants {
+        let image = module().specialized(std::slice::from_ref(constant));
+        let error = context.load_program(image).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    }
+    let wrong = ProgramOptions::new().compiler("-no-such-option");
+    let error = context.load_program_with(&[module()], &wrong).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            Error::Program {
+                operation: "zeModuleCreate",
+                code: 0x7000_0004,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    // SAFETY: the driver knows its own.
+    let error = context.load_program(unsafe { ProgramImage::binary(b"no binary") });
+    assert!(matches!(error, Err(Error::Program { .. })));
+    let program = context.load_program(module()).unwrap();
+    assert!(matches!(program.kernel("nothing"), Err(Error::NoSymbol(_))));
+    assert!(matches!(
+        program.variable("nothing"),
+        Err(Error::NoSymbol(_))
+    ));
+    let fill = program.kernel("fill").unwrap();
+    let memory = context.allocate(4096).unwrap();
+    let first = || KernelArguments::new().memory(&memory.all());
+    let right = || first().value(1_u32).value(1_u32);
+    let one = LaunchShape::new([1; 3], [1; 3]);
+    // SAFETY: nothing of it is submitted.
+    let refuse =
+        |shape, arguments| unsafe { Command::launch(&fill, shape, arguments) }.unwrap_err();
+    for arguments in [
+        first(),
+        right().value(1_u32),
+        first().value(1_u8).value(1_u32),
+        first().value(1_u64).value(1_u32),
+        KernelArguments::new()
+            .value(1_u32)
+            .value(1_u32)
+            .value(1_u32),
+    ] {
+        let error = refuse(one, arguments);
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    }
+    let large = refuse(LaunchShape::new([1; 3], [1 << 20, 1, 1]), right());
+    assert!(matches!(large, Error::InvalidArgument(_)), "{large}");
+    for shape in [one.shared_memory(4), one.cluster([1; 3])] {
+        assert!(matches!(refuse(shape, right()), Error::Unsupported(_)));
+    }
+    let queue = context.create_queue().unwrap();
+    queue.submit(launch(&fill, one, right())).unwrap();
+    queue.finish_timeout(LONG).unwrap();
+}
+
+/// The driver looks at addresses when a launch is appended: the command fails, what waits for it fails, and
+/// other commands run.
+pub(crate) fn refused_launches_fail_in_their_turn() {
+    let Some(context) = context() else { return };
+    let transfer = Transfer::new(&context).unwrap();
+    let fill = context
+        .load_program(module())
+        .unwrap()
+        .kernel("fill")
+        .unwrap();
+    let memory = context.allocate(4).unwrap();
+    let one = LaunchShape::new([1; 3], [1; 3]);
+    for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
+        let queue = context.create_queue_with(order).unwrap();
+        let (refused, done) = (
+            context.create_event().unwrap(),
+            context.create_event().unwrap(),
+        );
+        let nowhere = NonNull::<u32>::dangling().as_ptr().expose_provenance();
+        let wrong = KernelArguments::new()
+            .address(nowhere)
+            .value(1_u32)
+            .value(1_u32);
+        let right = KernelArguments::new()
+            .memory(&memory.all())
+            .value(7_u32)
+            .value(1_u32);
+        queue
+            .submit(launch(&fill, one, wrong).signal(&refused))
+            .unwrap();
+        queue
+            .submit(launch(&fill, one, right).signal(&done))
+            .unwrap();
+        let error = refused.wait_timeout(LONG).unwrap_err();
+        assert!(
+            error.to_string().contains("zeKernelSetArgumentValue"),
+            "{error}"
+        );
+        done.wait_timeout(LONG).unwrap();
+        assert_eq!(transfer.read(&memory, 0, 4).unwrap(), 7_u32.to_ne_bytes());
+        transfer.write(&memory, 0, &[0; 4]).unwrap();
+    }
+}
+
+/// Whether the list has a launch that the driver has refused is not known: it signals nothing of it.
+pub(crate) fn a_refused_launch_keeps_what_it_may_use() {
+    let Some(context) = context() else { return };
+    let fill = context
+        .load_program(module())
+        .unwrap()
+        .kernel("fill")
+        .unwrap();
+    let memory = context.allocate(4).unwrap();
+    let queue = context.create_queue().unwrap();
+    let done = context.create_event().unwrap();
+    let arguments = KernelArguments::new()
+        .memory(&memory.all())
+        .value(7_u32)
+        .value(1_u32);
+    let command = launch(&fill, LaunchShape::new([1; 3], [1; 3]), arguments);
+    drop((fill, memory));
+    queue.submit(command.signal(&done)).unwrap();
+    let error = done.wait_timeout(LONG).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("zeCommandListAppendLaunchKernel"),
+        "{error}"
+    );
+    let after = context.create_event().unwrap();
+    queue.submit(Command::marker().signal(&after)).unwrap();
+    after.wait_timeout(LONG).unwrap();
+}
+
+pub(crate) fn a_driver_without_a_compiler_says_so() {
+    let context = harness().context().unwrap();
+    let error = context.device().kernels().unwrap_err();
+    assert!(error.to_string().contains("compiler"), "{error}");
+    let error = context.load_program(module()).unwrap_err();
+    assert!(matches!(error, Error::Unsupported(_)), "{error}");
+}

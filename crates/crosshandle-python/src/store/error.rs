@@ -1,0 +1,77 @@
+//! The exceptions of a store: those of the library, and some of `crosshandle/_store_errors.py`.
+
+use crate::error::exception;
+use crosshandle::HolderFault;
+use crosshandle_store::Error;
+use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// The result of a call of a store, in Python.
+pub(super) type Result<T> = std::result::Result<T, StoreFailure>;
+
+/// An error of a store on its way to Python.
+pub(super) enum StoreFailure {
+    Store(Error),
+    Python(PyErr),
+}
+
+impl From<Error> for StoreFailure {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<crosshandle::Error> for StoreFailure {
+    fn from(error: crosshandle::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl From<PyErr> for StoreFailure {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl From<StoreFailure> for PyErr {
+    fn from(failure: StoreFailure) -> Self {
+        match failure {
+            StoreFailure::Python(error) => error,
+            StoreFailure::Store(error) => Python::attach(|py| exception_of(py, &error)),
+        }
+    }
+}
+
+fn exception_of(py: Python<'_>, error: &Error) -> PyErr {
+    let name = match error {
+        Error::Crosshandle(crosshandle::Error::Holder { fault, .. }) => match fault {
+            HolderFault::NoHolder => "NoHolder",
+            HolderFault::NoSuchName => "NoSuchName",
+            HolderFault::NotAllowed => "NotAllowed",
+            _ => "StoreError",
+        },
+        Error::Crosshandle(error) => return exception(py, error),
+        Error::Io { source, .. } => {
+            return PyOSError::new_err((source.raw_os_error(), error.to_string()));
+        }
+        Error::NoTensor(name) => return PyKeyError::new_err(name.clone()),
+        Error::Format { .. } | Error::Invalid(_) => {
+            return PyValueError::new_err(error.to_string());
+        }
+        Error::OtherModel { .. } | Error::Changed { .. } => "WrongContents",
+        Error::Torn | Error::Incomplete(_) => "Torn",
+        Error::AddressTaken { .. } => "AddressTaken",
+        _ => "StoreError",
+    };
+    let text = error.to_string();
+    let made = || -> PyResult<PyErr> {
+        static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let module = MODULE.get_or_try_init(py, || {
+            PyResult::Ok(py.import("crosshandle._store_errors")?.into_any().unbind())
+        })?;
+        let class = module.bind(py).getattr(name)?;
+        Ok(PyErr::from_value(class.call1((&text,))?))
+    };
+    made().unwrap_or_else(|_| PyRuntimeError::new_err(text.clone()))
+}

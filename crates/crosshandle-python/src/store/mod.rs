@@ -1,0 +1,278 @@
+//! Models under names, with a holder. `python/crosshandle/store.py` is what programs import.
+
+mod error;
+mod model;
+mod updater;
+
+pub(crate) use model::StoreModel;
+pub(crate) use updater::StoreUpdater;
+
+use crate::foreign::{Bytes, Foreign};
+use crate::interrupt;
+use crosshandle::holder::{HeldName, HoldOptions};
+use crosshandle_store::{Error, Hash, LoadOptions, NamedBytes, OpenOptions, Store};
+use error::Result;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The longest time that a wait which asks the holder does not look for signals of the system such as Ctrl-C's. Halved:
+/// a long wait asks twice as often. Doubled: Ctrl-C ends it up to a second late.
+const SLICE: Duration = Duration::from_millis(500);
+
+/// Models that a holder keeps under names.
+#[pyclass(frozen, module = "crosshandle._crosshandle")]
+pub(crate) struct StoreClient(Store);
+
+/// A tensor of another library: its name, its type as safetensors calls it, its shape, and its bytes.
+type Tensor<'py> = (String, String, Vec<u64>, Bound<'py, Foreign>);
+
+#[pymethods]
+impl StoreClient {
+    #[new]
+    #[pyo3(signature = (socket_dir = None, token = None))]
+    fn new(socket_dir: Option<PathBuf>, token: Option<String>) -> Self {
+        let mut store = Store::new();
+        if let Some(directory) = socket_dir {
+            store = store.socket_dir(directory);
+        }
+        if let Some(token) = token {
+            store = store.token(token);
+        }
+        Self(store)
+    }
+
+    /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address.
+    #[pyo3(signature = (name, *, expected_hash, place, or_elsewhere, timeout))]
+    fn open(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        expected_hash: Option<&str>,
+        place: Option<&Bound<'_, PyAny>>,
+        or_elsewhere: bool,
+        timeout: f64,
+    ) -> Result<StoreModel> {
+        let mut options = OpenOptions::new().or_elsewhere(or_elsewhere);
+        if let Some(hash) = expected_hash {
+            options = options.expecting(hash_of(hash)?);
+        }
+        options = match place {
+            None => options,
+            Some(place) => match place.extract::<usize>() {
+                Ok(address) => options.at(address),
+                Err(_) => match place.extract::<String>()?.as_str() {
+                    "sleepable" => options.sleepable(),
+                    "agreed" => options.agreed_address(),
+                    other => {
+                        return Err(PyValueError::new_err(format!(
+                            "a place is \"sleepable\", \"agreed\" or an address, not {other:?}"
+                        ))
+                        .into());
+                    }
+                },
+            },
+        };
+        let model = wait(py, Some(timeout), SLICE, |patience| {
+            let options = options.clone().patience(patience);
+            self.0.open_with(name, &options)
+        })?;
+        Ok(StoreModel::new(model))
+    }
+
+    /// Loads files of safetensors, and hands them over. Returns the version, the hash, and whether the holder's
+    /// successor has it too.
+    #[pyo3(signature = (name, files, *, device, options, hold))]
+    fn load(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        files: Vec<PathBuf>,
+        device: &str,
+        options: &Bound<'_, PyDict>,
+        hold: &Bound<'_, PyDict>,
+    ) -> Result<(u64, String, bool)> {
+        let (options, hold) = (load_options(options)?, hold_options(hold)?);
+        let (handed_over, hash) = py.detach(|| -> crosshandle_store::Result<_> {
+            let loaded = self.0.load(device, &files, &options)?;
+            Ok((loaded.publish(name, hold)?, loaded.hash()))
+        })?;
+        Ok((handed_over.version, hash.to_string(), handed_over.is_safe))
+    }
+
+    /// Copies tensors of the host's, and hands them over as `load` does.
+    #[pyo3(signature = (name, tensors, *, device, options, hold))]
+    fn publish(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        tensors: Vec<Tensor<'_>>,
+        device: &str,
+        options: &Bound<'_, PyDict>,
+        hold: &Bound<'_, PyDict>,
+    ) -> Result<(u64, String, bool)> {
+        let (options, hold) = (load_options(options)?, hold_options(hold)?);
+        let mut named = Vec::with_capacity(tensors.len());
+        for (name, dtype, shape, array) in &tensors {
+            // SAFETY: the arrays live as long as `tensors`, and whoever publishes them leaves them alone.
+            match unsafe { array.get().bytes() } {
+                Some(Bytes::Host(bytes)) => named.push(NamedBytes {
+                    name: name.clone(),
+                    dtype: dtype.clone(),
+                    shape: shape.clone(),
+                    bytes,
+                }),
+                _ => return Err(not_plain(name).into()),
+            }
+        }
+        let (handed_over, hash) = py.detach(|| -> crosshandle_store::Result<_> {
+            let loaded = self.0.load_tensors(device, named, &options)?;
+            Ok((loaded.publish(name, hold)?, loaded.hash()))
+        })?;
+        Ok((handed_over.version, hash.to_string(), handed_over.is_safe))
+    }
+
+    /// Opens a model to write its tensors in place.
+    fn updater(&self, py: Python<'_>, name: &str) -> Result<StoreUpdater> {
+        let updater = py.detach(|| self.0.updater(name))?;
+        Ok(StoreUpdater::new(updater))
+    }
+
+    /// Returns what the holder has, a dict for each name.
+    fn ls<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>> {
+        let names = py.detach(|| self.0.holder().list())?;
+        let all = PyList::empty(py);
+        for name in names {
+            all.append(described(py, &name)?)?;
+        }
+        Ok(all)
+    }
+
+    /// Lets go of what a name stands for.
+    fn rm(&self, py: Python<'_>, name: &str) -> Result<()> {
+        Ok(py.detach(|| self.0.holder().remove(name))?)
+    }
+
+    /// Protects a name from being removed or replaced, or does so no more.
+    fn pin(&self, py: Python<'_>, name: &str, pinned: bool) -> Result<()> {
+        Ok(py.detach(|| self.0.holder().pin(name, pinned))?)
+    }
+
+    /// Waits until a name has a later version, and returns its number.
+    fn await_version(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        version: u64,
+        timeout: Option<f64>,
+    ) -> Result<u64> {
+        let found = wait(py, timeout, SLICE, |slice| {
+            Ok(self.0.holder().await_version(name, version, slice)?)
+        })?;
+        Ok(found.version)
+    }
+}
+
+fn described<'py>(py: Python<'py>, name: &HeldName) -> PyResult<Bound<'py, PyDict>> {
+    let own = PyDict::new(py);
+    own.set_item("name", &name.name)?;
+    own.set_item("version", name.version)?;
+    own.set_item("label", &name.label)?;
+    own.set_item("pinned", name.pinned)?;
+    own.set_item("created", name.created_unix_s)?;
+    own.set_item("has_tokens", name.has_tokens)?;
+    let largest = name.parts.iter().max_by_key(|part| part.bytes);
+    own.set_item("device", largest.map(|part| &part.device))?;
+    let bytes: u64 = name.parts.iter().map(|part| part.bytes).sum();
+    own.set_item("nbytes", bytes)?;
+    Ok(own)
+}
+
+fn hash_of(text: &str) -> PyResult<Hash> {
+    Hash::from_hex(text).map_err(|error| {
+        PyValueError::new_err(format!("a hash has 64 hexadecimal digits: {error}"))
+    })
+}
+
+fn not_plain(name: &str) -> PyErr {
+    PyValueError::new_err(format!(
+        "the array {name} has gaps, or is on another device: make it contiguous, and bring it to the host"
+    ))
+}
+
+/// Reads what `store.py` says of a load.
+fn load_options(given: &Bound<'_, PyDict>) -> PyResult<LoadOptions> {
+    let mut options = LoadOptions::new();
+    if let Some(threads) = item::<usize>(given, "threads")? {
+        options = options.threads(threads);
+    }
+    if let Some(is_direct) = item::<bool>(given, "direct")? {
+        options = options.direct(is_direct);
+    }
+    if let Some(hash) = item::<String>(given, "expected_hash")? {
+        options = options.expecting(hash_of(&hash)?);
+    }
+    if let Some(progress) = item::<Py<PyAny>>(given, "progress")? {
+        options = options.progress(move |bytes, all| {
+            Python::attach(|py| {
+                if let Err(error) = progress.call1(py, (bytes, all)) {
+                    error.write_unraisable(py, None);
+                }
+            });
+        });
+    }
+    Ok(options)
+}
+
+/// Reads what `store.py` says of a name.
+fn hold_options(given: &Bound<'_, PyDict>) -> PyResult<HoldOptions> {
+    let mut options = HoldOptions::new();
+    if let Some(replaces) = item::<bool>(given, "replace")? {
+        options = options.replaces(replaces);
+    }
+    if let Some(token) = item::<String>(given, "read_token")? {
+        options = options.read_token(token);
+    }
+    if let Some(token) = item::<String>(given, "write_token")? {
+        options = options.write_token(token);
+    }
+    if let Some(token) = item::<String>(given, "admin_token")? {
+        options = options.admin_token(token);
+    }
+    Ok(options)
+}
+
+/// Returns what a dict has under a key, unless that is None.
+fn item<'py, T>(given: &Bound<'py, PyDict>, key: &str) -> PyResult<Option<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+    for<'a> PyErr: From<<T as FromPyObject<'a, 'py>>::Error>,
+{
+    match given.get_item(key)? {
+        Some(value) if !value.is_none() => Ok(Some(value.extract().map_err(PyErr::from)?)),
+        _ => Ok(None),
+    }
+}
+
+/// Waits by calling `attempt` with short timeouts, without the interpreter's lock, until it ends otherwise than by its
+/// timeout.
+fn wait<T: Send>(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    slice: Duration,
+    attempt: impl Fn(Duration) -> crosshandle_store::Result<T> + Sync,
+) -> Result<T> {
+    let timeout = interrupt::timeout(timeout)?;
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let next = left.map_or(slice, |left| left.min(slice));
+        let is_last = left.is_some_and(|left| left <= slice);
+        match py.detach(|| attempt(next)) {
+            Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
+            result => return result.map_err(|error: Error| error.into()),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Models that were opened.
+
+use super::error::Result;
+use super::wait;
+use crate::array::{Array, Dtype, Layout};
+use crate::memory::SharedMemory;
+use crosshandle_store::{LoadOptions, Model};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The longest time that a wait has the model's lock, and does not look for signals of the system. Halved: a long wait
+/// costs twice the processor time. Doubled: calls of other threads wait that much longer.
+const SLICE: Duration = Duration::from_millis(40);
+
+/// A model that was opened: one mapping, in which all its tensors are.
+#[pyclass(frozen, module = "crosshandle._crosshandle")]
+pub(crate) struct StoreModel(Mutex<Model>);
+
+impl StoreModel {
+    pub(super) fn new(model: Model) -> Self {
+        Self(Mutex::new(model))
+    }
+
+    /// Calls `f` with the model, without the interpreter's lock: another thread may have the model's.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut Model) -> crosshandle_store::Result<T> + Send,
+    ) -> Result<T> {
+        Ok(py.detach(|| f(&mut self.lock()))?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Model> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl StoreModel {
+    /// Returns the name, the version, the hash, the device, the bytes and the number of the last update.
+    fn describe(&self, py: Python<'_>) -> Result<(String, u64, String, String, u64, u64)> {
+        self.with(py, |model| {
+            Ok((
+                model.name().to_owned(),
+                model.version(),
+                model.hash().to_string(),
+                model.context().device().to_string(),
+                model.manifest().bytes,
+                model.seen(),
+            ))
+        })
+    }
+
+    /// Returns, for each tensor, its type as safetensors calls it, its shape, its first byte and its length.
+    fn tensors<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        let tensors = self.with(py, |model| Ok(model.manifest().tensors.clone()))?;
+        let all = PyDict::new(py);
+        for (name, info) in tensors {
+            all.set_item(name, (info.dtype, info.shape, info.offset, info.bytes))?;
+        }
+        Ok(all)
+    }
+
+    /// Returns what the files said beside the tensors.
+    fn metadata<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        let metadata = self.with(py, |model| Ok(model.manifest().metadata.clone()))?;
+        let all = PyDict::new(py);
+        for (key, value) in metadata {
+            all.set_item(key, value)?;
+        }
+        Ok(all)
+    }
+
+    /// Returns a tensor as an array of a type that this package has. It keeps the memory open.
+    fn array(&self, py: Python<'_>, name: &str, dtype: &Bound<'_, PyAny>) -> Result<Array> {
+        let dtype = Dtype::of(dtype)?;
+        let (memory, info) = self.with(py, |model| {
+            let info = model.tensor(name)?.info.clone();
+            let memory = Arc::clone(model.memory()?);
+            let context = model.context().clone();
+            Ok((
+                SharedMemory::of_store(memory, *model.handle(), context),
+                info,
+            ))
+        })?;
+        let shape: Vec<usize> = info.shape.iter().map(|size| *size as usize).collect();
+        // One without elements may have its place at the end.
+        let offset = (info.offset as usize).min(memory.memory.len());
+        let layout = Layout::contiguous(dtype, shape, offset);
+        let layout = layout.filter(|layout| {
+            layout.elements().checked_mul(dtype.bytes()) == Some(info.bytes as usize)
+        });
+        let layout = layout.ok_or_else(|| {
+            PyValueError::new_err(format!("{name} has another length than its shape and type"))
+        })?;
+        Ok(Array::of(memory, layout, true)?)
+    }
+
+    /// The address of the model's memory, which stays while it sleeps.
+    #[getter]
+    fn address(&self, py: Python<'_>) -> Result<Option<usize>> {
+        self.with(py, |model| Ok(model.address()))
+    }
+
+    /// Whether it sleeps.
+    #[getter]
+    fn asleep(&self, py: Python<'_>) -> Result<bool> {
+        self.with(py, |model| Ok(model.is_asleep()))
+    }
+
+    /// Takes the hash of the contents again, and compares.
+    #[pyo3(signature = (threads = None))]
+    fn verify(&self, py: Python<'_>, threads: Option<usize>) -> Result<()> {
+        let options = LoadOptions::new();
+        let options = match threads {
+            Some(threads) => options.threads(threads),
+            None => options,
+        };
+        self.with(py, |model| model.verify(&options))
+    }
+
+    /// Waits until no update is under way. Returns a number that updates change.
+    fn stable(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
+        wait(py, timeout, SLICE, |slice| {
+            self.waited(|model| model.stable(slice))
+        })
+    }
+
+    /// Returns whether no update has begun since a number was returned.
+    fn is_still(&self, py: Python<'_>, number: u64) -> Result<bool> {
+        self.with(py, |model| model.is_still(number))
+    }
+
+    /// Waits for the end of an update after the one with this number.
+    fn next_update(&self, py: Python<'_>, number: u64, timeout: Option<f64>) -> Result<u64> {
+        wait(py, timeout, SLICE, |slice| {
+            self.waited(|model| model.next_update(number, slice))
+        })
+    }
+
+    /// Reads names and hash again.
+    fn refresh(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
+        wait(py, timeout, SLICE, |slice| {
+            self.waited(|model| model.refresh(slice))
+        })
+    }
+
+    /// Unmaps the memory, and keeps its addresses.
+    fn sleep(&self, py: Python<'_>) -> Result<()> {
+        self.with(py, Model::sleep)
+    }
+
+    /// Maps what the name stands for now at the same addresses. Returns whether that is something else.
+    fn wake(&self, py: Python<'_>) -> Result<bool> {
+        self.with(py, Model::wake)
+    }
+}
+
+impl StoreModel {
+    fn waited<T>(
+        &self,
+        f: impl FnOnce(&mut Model) -> crosshandle_store::Result<T>,
+    ) -> crosshandle_store::Result<T> {
+        f(&mut self.lock())
+    }
+}

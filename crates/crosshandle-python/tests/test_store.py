@@ -1,0 +1,346 @@
+"""Models under names: a holder of the test's own, loaders and readers in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import crosshandle
+from conftest import DEADLINE, Peer
+from crosshandle import store
+
+Start = Callable[..., Peer]
+
+
+@pytest.fixture(autouse=True)
+def _holder() -> Iterator[None]:
+    def hold(*arguments: str) -> int:
+        command = [crosshandle.command(), "hold", *arguments]
+        return subprocess.run(command, timeout=DEADLINE, check=False, capture_output=True).returncode
+
+    with subprocess.Popen([crosshandle.command(), "hold"], stderr=subprocess.DEVNULL) as holder:
+        try:
+            deadline = time.monotonic() + DEADLINE
+            while hold("--check") != 0:
+                assert time.monotonic() < deadline, "there is no holder"
+            yield
+        finally:
+            hold("--stop")
+            holder.kill()
+
+
+def arrays(seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    made = np.random.default_rng(seed)
+    return {
+        "w": made.standard_normal((300, 70)).astype("float32"),
+        "b": made.standard_normal(70).astype("float16"),
+        "scalar": np.array(7 + seed, dtype="int64"),
+        "none": np.empty((0, 3), dtype="uint8"),
+        "transposed": made.standard_normal((5, 8)).T,
+    }
+
+
+def same(model: store.Model, expected: dict[str, np.ndarray[Any, Any]]) -> None:
+    assert sorted(model.keys()) == sorted(expected)
+    for name, array in expected.items():
+        found = model.get_tensor(name, "numpy")
+        assert found.dtype == array.dtype and found.shape == array.shape
+        assert np.array_equal(found, array)
+        assert not found.flags.writeable
+
+
+def publish(pipe: Any, seed: int, replace: bool) -> None:
+    pipe.send(store.publish("model", arrays(seed), replace=replace))
+
+
+def test_arrays_are_published_by_one_process_and_opened_by_another(start: Start) -> None:
+    peer = start(publish, 1, False)
+    published = peer.receive()
+    peer.end()
+    assert published.version == 1 and published.is_safe
+    model = store.open("model", published.hash)
+    same(model, arrays(1))
+    assert (model.version, model.hash, model.device, len(model)) == (1, published.hash, "host:0", 5)
+    assert model.dtype("b") == "F16" and model.shape("transposed") == (8, 5) and "w" in model
+    model.verify()
+    assert store.verify("model", published.hash) == published.hash
+    with pytest.raises(store.WrongContents):
+        store.open("model", "00" * 32)
+    with pytest.raises(KeyError):
+        model.get_tensor("no")
+    held = store.ls()
+    assert [(name.name, name.version, name.label, name.device) for name in held] == [
+        ("model", 1, published.hash, "host:0")
+    ]
+    # What is mapped stays, whatever becomes of the name and of the model's object.
+    weights = model["w"]
+    model.close()
+    with pytest.raises(ValueError, match="closed"):
+        model.keys() and model.hash
+    store.rm("model")
+    assert np.array_equal(weights, arrays(1)["w"])
+    with pytest.raises(store.NoSuchName):
+        store.open("model")
+    with pytest.raises(store.StoreError):
+        crosshandle.open("model")
+
+
+def read_shared(pipe: Any) -> None:
+    tree = crosshandle.open(pipe.recv())
+    pipe.send(float(tree["w"].numpy().sum()))
+
+
+def test_a_name_opens_as_a_handle_does_and_its_arrays_can_be_shared(start: Start) -> None:
+    store.publish("llama/70b", arrays(2))
+    model = crosshandle.open("llama/70b")
+    assert isinstance(model, store.Model)
+    same(model, arrays(2))
+    array = model.get_tensor("w", "crosshandle")
+    assert array.read_only and array.shape == (300, 70)
+    peer = start(read_shared)
+    with crosshandle.share({"w": array}, read_only=True) as bundle:
+        peer.send(bytes(bundle))
+        assert peer.receive() == float(arrays(2)["w"].sum())
+    peer.end()
+    with pytest.raises(ValueError):
+        crosshandle.open("xh is how handles begin")
+
+
+def test_jax_takes_tensors() -> None:
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        store.publish("model", arrays(3))
+        model = store.open("model", framework="jax")
+        for name, array in arrays(3).items():
+            if array.size:
+                assert np.array_equal(np.asarray(model[name]), array), name
+
+
+def write_file(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> None:
+    header, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
+
+
+def test_files_are_loaded_also_of_types_that_numpy_lacks(tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.arange(1000, dtype="float32").astype(ml_dtypes.bfloat16)
+    small = np.arange(-4, 4).astype(ml_dtypes.float8_e4m3fn)
+    path = tmp_path / "m.safetensors"
+    write_file(
+        path,
+        {
+            "bf": ("BF16", [10, 100], values.tobytes()),
+            "f8": ("F8_E4M3", [8], small.tobytes()),
+            "packed": ("F4", [4], b"\x12\x34"),
+        },
+    )
+    told: list[tuple[int, int]] = []
+    loaded = store.load("model", path, progress=lambda done, total: told.append((done, total)))
+    for direct in (False, True):
+        try:
+            again = store.load("model", [path], replace=True, direct=direct, threads=2, expected_hash=loaded.hash)
+        except OSError:
+            assert direct, "the file system has no direct reads"
+            continue
+        assert again.hash == loaded.hash
+    model = store.open("model")
+    assert told and sum(done for done, _ in told) == told[0][1] == model.nbytes
+    assert model.metadata() == {"format": "pt"}
+    assert np.array_equal(model["bf"].astype("float32"), values.reshape(10, 100).astype("float32"))
+    assert np.array_equal(model["f8"].astype("float32"), small.astype("float32"))
+    with pytest.raises(TypeError, match="F4"):
+        model["packed"]
+    (tmp_path / "none.json").write_text("[]")
+    with pytest.raises(ValueError):
+        store.load("other", tmp_path / "none.json")
+    with pytest.raises(FileNotFoundError):
+        store.load("other", tmp_path / "missing")
+
+
+def await_next(pipe: Any) -> None:
+    version = pipe.recv()
+    pipe.send("waiting")
+    pipe.send(store.await_version("model", version, DEADLINE))
+
+
+def test_versions_pins_and_waiting_for_the_next_one(start: Start) -> None:
+    store.publish("model", arrays(1))
+    with pytest.raises(store.StoreError):
+        store.publish("model", arrays(1))
+    with pytest.raises(crosshandle.TimedOut):
+        store.await_version("model", 1, timeout=0.01)
+    peer = start(await_next)
+    peer.send(1)
+    assert peer.receive() == "waiting"
+    first = store.open("model")
+    assert store.publish("model", arrays(2), replace=True).version == 2
+    assert peer.receive() == 2
+    same(first, arrays(1))
+    same(store.open("model"), arrays(2))
+    store.pin("model")
+    with pytest.raises(store.StoreError):
+        store.rm("model")
+    store.pin("model", False)
+    store.rm("model")
+    assert store.ls() == []
+
+
+def update(pipe: Any) -> None:
+    updater = store.updater("model")
+    pipe.send("open")
+    while (what := pipe.recv()) is not None:
+        if what == "die":
+
+            def pieces() -> Iterator[tuple[str, Any]]:
+                yield "w", arrays(9)["w"]
+                pipe.send("begun")
+                pipe.recv()
+
+            updater.update(pieces())
+        elif what == "fail":
+
+            def broken() -> Iterator[tuple[str, Any]]:
+                yield "w", arrays(9)["w"]
+                raise ZeroDivisionError
+
+            try:
+                updater.update(broken())
+            except ZeroDivisionError:
+                pipe.send("failed")
+        else:
+            names, seed, hashed = what
+            tensors = {name: array for name, array in arrays(seed).items() if names is None or name in names}
+            try:
+                pipe.send(updater.update(tensors, hashed=hashed))
+            except store.Torn as error:
+                pipe.send(str(error))
+
+
+def test_updates_in_place_are_seen_and_those_that_end_early_are_too(start: Start) -> None:
+    store.publish("model", arrays(1))
+    model = store.open("model")
+    number = model.stable()
+    peer = start(update)
+    assert peer.receive() == "open"
+    peer.send((None, 4, True))
+    hash = peer.receive()
+    number = model.next_update(number, DEADLINE)
+    assert model.is_still(number)
+    model.refresh()
+    assert model.hash == hash and model.number == number
+    model.verify()
+    same(model, arrays(4))
+    assert store.publish("other", arrays(4)).hash == hash
+    peer.send((["b"], 5, False))
+    unhashed = peer.receive()
+    model.refresh()
+    assert model.hash == unhashed and np.array_equal(model["b"], arrays(5)["b"])
+    with pytest.raises(store.StoreError):
+        model.verify()
+    for way in ("fail", "die"):
+        peer.send(way)
+        if way == "die":
+            assert peer.receive() == "begun"
+            with pytest.raises(crosshandle.TimedOut):
+                model.stable(0.05)
+            peer.kill()
+            peer = start(update)
+            assert peer.receive() == "open"
+        else:
+            assert peer.receive() == "failed"
+        with pytest.raises(store.Torn):
+            model.stable(DEADLINE)
+        with pytest.raises(store.Torn):
+            store.open("model")
+        peer.send((["b"], 6, True))
+        assert "torn" in peer.receive()
+        peer.send((None, 4, True))
+        assert peer.receive() == hash
+        model.refresh()
+        model.verify()
+        same(model, arrays(4))
+    with pytest.raises(ValueError):
+        store.updater("model").update({"w": np.zeros(3, "float32")})
+    with pytest.raises(store.Torn):
+        model.stable(DEADLINE)
+
+
+def place(pipe: Any) -> None:
+    model = store.open("model", place="agreed")
+    weights = model["w"]
+    pipe.send((model.address, weights.ctypes.data, float(weights.sum())))
+    while pipe.recv():
+        model.sleep()
+        assert model.asleep
+        with pytest.raises(store.StoreError):
+            model.verify()
+        pipe.send("sleeps")
+        pipe.recv()
+        another = model.wake()
+        # The array that was made before.
+        pipe.send((another, model.address, float(weights.sum())))
+
+
+def test_models_sleep_and_wake_at_the_same_addresses(start: Start) -> None:
+    peer = start(publish, 1, False)
+    peer.receive()
+    peer.end()
+    engines = [start(place), start(place)]
+    found = [engine.receive() for engine in engines]
+    total = float(arrays(1)["w"].sum())
+    assert found[0] == found[1] and found[0][2] == total
+    address = found[0][0]
+    for seed in (1, 2):
+        for engine in engines:
+            engine.send(True)
+            assert engine.receive() == "sleeps"
+        if seed == 2:
+            store.publish("model", arrays(2), replace=True)
+        for engine in engines:
+            engine.send(True)
+            assert engine.receive() == (seed == 2, address, float(arrays(seed)["w"].sum()))
+    for engine in engines:
+        engine.send(False)
+        engine.end()
+    model = store.open("model")
+    with pytest.raises(ValueError):
+        model.sleep()
+    anywhere = store.open("model", place="sleepable")
+    anywhere.sleep()
+    assert not anywhere.wake()
+    assert anywhere.address is not None
+    with pytest.raises(store.AddressTaken):
+        store.open("model", place=anywhere.address)
+    elsewhere = store.open("model", place=anywhere.address, or_elsewhere=True)
+    same(elsewhere, arrays(2))
+    with pytest.raises(ValueError):
+        anywhere.get_tensor("w", "jax")
+
+
+def test_there_may_be_no_holder(tmp_path: Path) -> None:
+    nobody = store.Store(tmp_path)
+    with pytest.raises(store.NoHolder, match="crosshandle hold"):
+        nobody.open("model")
+
+
+def test_tokens_are_asked_for() -> None:
+    store.publish("secret", arrays(1), read_token="r", write_token="w")
+    with pytest.raises(store.NotAllowed):
+        store.open("secret")
+    with pytest.raises(store.NotAllowed):
+        store.Store(token="r").updater("secret")
+    same(store.Store(token="r").open("secret"), arrays(1))
+    store.Store(token="w").updater("secret").update(arrays(2))
+    store.Store(token="w").rm("secret")

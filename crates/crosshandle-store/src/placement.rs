@@ -1,0 +1,116 @@
+//! How a model is opened, and at which addresses.
+
+use crate::Hash;
+use crate::error::{Error, Result};
+use crate::tuning::UPDATE_PATIENCE;
+use crosshandle::{Context, VirtualRange};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Addresses are reserved in multiples of this many bytes, which is enough for what every device maps.
+const RESERVED_UNIT: usize = 2 << 20;
+
+/// Where a model is to lie in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Wherever the system likes; it cannot sleep.
+    Mapped,
+    /// Wherever the system likes, at addresses that stay.
+    Reserved,
+    /// At the address that the name's readers have agreed on.
+    Agreed,
+    At(usize),
+}
+
+/// How a model is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub(crate) expected: Option<Hash>,
+    pub(crate) patience: Duration,
+    place: Place,
+    is_elsewhere_fine: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// Returns the usual options: any model, mapped anywhere.
+    pub fn new() -> Self {
+        Self {
+            expected: None,
+            patience: UPDATE_PATIENCE,
+            place: Place::Mapped,
+            is_elsewhere_fine: false,
+        }
+    }
+
+    /// Sets the hash that the model must have.
+    pub fn expecting(mut self, hash: Hash) -> Self {
+        self.expected = Some(hash);
+        self
+    }
+
+    /// Sets how long to wait for the end of an update that is under way (default: 30 s).
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Maps the model so that it can [sleep](crate::Model::sleep), at any addresses.
+    pub fn sleepable(mut self) -> Self {
+        self.place = Place::Reserved;
+        self
+    }
+
+    /// Maps the model where its loader had it: the same addresses in all processes that ask for this. It can
+    /// sleep.
+    pub fn agreed_address(mut self) -> Self {
+        self.place = Place::Agreed;
+        self
+    }
+
+    /// Maps the model at an address of the program's choice, a multiple of 2 MiB. It can sleep.
+    pub fn at(mut self, address: usize) -> Self {
+        self.place = Place::At(address);
+        self
+    }
+
+    /// Sets whether other addresses are taken if the wanted ones are not free (default: no, opening fails).
+    pub fn or_elsewhere(mut self, is_fine: bool) -> Self {
+        self.is_elsewhere_fine = is_fine;
+        self
+    }
+
+    /// Reserves addresses for `bytes` bytes, if the options ask for that.
+    pub(crate) fn reserve(
+        &self,
+        context: &Context,
+        bytes: usize,
+        agreed: usize,
+    ) -> Result<Option<Arc<VirtualRange>>> {
+        let wanted = match self.place {
+            Place::Mapped => return Ok(None),
+            Place::Reserved => None,
+            Place::Agreed => Some(agreed),
+            Place::At(address) => Some(address),
+        };
+        let len = bytes.checked_next_multiple_of(RESERVED_UNIT);
+        let len = len.ok_or_else(|| Error::Invalid("the model is too long".into()))?;
+        let range = match wanted {
+            None => context.reserve(len)?,
+            Some(wanted) => {
+                let range = context.reserve_at(ptr::without_provenance(wanted), len)?;
+                if range.as_ptr().addr() != wanted && !self.is_elsewhere_fine {
+                    return Err(Error::AddressTaken { wanted });
+                }
+                range
+            }
+        };
+        Ok(Some(Arc::new(range)))
+    }
+}

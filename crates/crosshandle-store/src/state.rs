@@ -1,0 +1,383 @@
+//! The state of a model that may be updated in place: words in memory that all its readers have mapped, which
+//! only writers can write.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | the format |
+//! | 8 | the state: a number that every change makes greater, and a phase |
+//! | 16 | the address at which the loader had the data |
+//! | 256 | eight places for writers' announcements, of 256 bytes each |
+//! | 4096 | the hash of each piece of the data, 32 bytes; zeros if it is not known |
+//!
+//! A writer *claims* the state by a compare-and-swap, announces an event of its own process in the place that its
+//! number has, and says that it *writes* by another compare-and-swap. Nothing of the data was touched before that,
+//! so a claim that stays one for too long can be taken from its writer without harm. Whether an announced writer
+//! lives, others learn by opening its event: nobody answers for it when the process is gone.
+//!
+//! Everything here may be written by any process that may write the model, so whoever reads it checks it.
+
+use crate::error::{Error, Result};
+use crate::hash::PieceHash;
+use crate::tuning::{CLAIM_PATIENCE, IDLE_INTERVAL, LOOK_INTERVAL, WRITER_INTERVAL};
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{Context, Event, EventHandle, Memory};
+use std::sync::atomic::{Ordering, fence};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const FORMAT: u64 = 0x3174_6174_732d_6878;
+const STATE_WORD: usize = 1;
+const ADDRESS_WORD: usize = 2;
+const PLACES: u64 = 8;
+const PLACE_BYTES: usize = 256;
+const FIRST_PLACE: usize = 256;
+const HASHES: usize = 4096;
+const HASH_BYTES: usize = 32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Nobody writes, and the contents are whole.
+    Stable,
+    /// Nobody writes, and the contents may be a mixture.
+    Torn,
+    /// A writer is about to announce itself.
+    Claimed { was_torn: bool },
+    /// A writer may be writing.
+    Writing { was_torn: bool },
+}
+
+/// The state at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moment {
+    pub(crate) number: u64,
+    pub(crate) phase: Phase,
+}
+
+impl Moment {
+    fn to_word(self) -> u64 {
+        let phase = match self.phase {
+            Phase::Stable => 0,
+            Phase::Torn => 1,
+            Phase::Claimed { was_torn } => 2 + u64::from(was_torn),
+            Phase::Writing { was_torn } => 4 + u64::from(was_torn),
+        };
+        self.number << 8 | phase
+    }
+
+    fn of_word(word: u64) -> Result<Self> {
+        let was_torn = word & 1 != 0;
+        let phase = match word & 0xff {
+            0 => Phase::Stable,
+            1 => Phase::Torn,
+            2 | 3 => Phase::Claimed { was_torn },
+            4 | 5 => Phase::Writing { was_torn },
+            _ => return Err(senseless()),
+        };
+        let number = word >> 8;
+        Ok(Self { number, phase })
+    }
+
+    fn is_torn(self) -> bool {
+        match self.phase {
+            Phase::Stable => false,
+            Phase::Torn => true,
+            Phase::Claimed { was_torn } | Phase::Writing { was_torn } => was_torn,
+        }
+    }
+
+    /// Returns the state after a change.
+    pub(crate) fn next(self, phase: Phase) -> Self {
+        let number = self.number + 1;
+        Self { number, phase }
+    }
+}
+
+fn senseless() -> Error {
+    Error::Invalid("the words that tell of updates make no sense: publish the model anew".into())
+}
+
+/// What is found of a writer.
+enum Writer {
+    /// It may live: its event was waited for, if it has one.
+    Perhaps,
+    Gone,
+}
+
+/// The state of a model, mapped here.
+#[derive(Debug)]
+pub(crate) struct State {
+    memory: Memory,
+    host: HostContext,
+}
+
+/// The context in which writers' events are opened.
+struct HostContext(Context);
+
+impl std::fmt::Debug for HostContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0.device())
+    }
+}
+
+impl State {
+    /// Makes the state of a new model.
+    pub(crate) fn create(host: &Context, address: usize, pieces: &[PieceHash]) -> Result<Self> {
+        let memory = host.allocate(HASHES + pieces.len() * HASH_BYTES)?;
+        memory.write(0, &vec![0; memory.len()])?;
+        memory.write(8 * ADDRESS_WORD, &(address as u64).to_ne_bytes())?;
+        memory.write(0, &FORMAT.to_ne_bytes())?;
+        let state = Self {
+            memory,
+            host: HostContext(host.clone()),
+        };
+        for (piece, hash) in (0..).zip(pieces) {
+            state.put_hash(piece, Some(hash))?;
+        }
+        Ok(state)
+    }
+
+    /// Takes the state of a model of so many pieces.
+    pub(crate) fn open(host: &Context, memory: Memory, pieces: u64) -> Result<Self> {
+        let state = Self {
+            memory,
+            host: HostContext(host.clone()),
+        };
+        let len = pieces.checked_mul(HASH_BYTES as u64);
+        let len = len.and_then(|len| len.checked_add(HASHES as u64));
+        if len != Some(state.memory.len() as u64) || state.word(0)? != FORMAT {
+            return Err(senseless());
+        }
+        Ok(state)
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    pub(crate) fn host(&self) -> &Context {
+        &self.host.0
+    }
+
+    /// Returns the address at which the loader had the data.
+    pub(crate) fn agreed_address(&self) -> Result<usize> {
+        usize::try_from(self.word(ADDRESS_WORD)?).map_err(|_| senseless())
+    }
+
+    fn word(&self, index: usize) -> Result<u64> {
+        let words = self.memory.bytes()?.slice(..HASHES)?.typed::<u64>()?;
+        // What was read before was read before this, and what is read after, after it.
+        fence(Ordering::Acquire);
+        let word = words.get(index).ok_or_else(senseless);
+        fence(Ordering::Acquire);
+        word
+    }
+
+    pub(crate) fn look(&self) -> Result<Moment> {
+        Moment::of_word(self.word(STATE_WORD)?)
+    }
+
+    /// Replaces the state, if it is still `from`.
+    pub(crate) fn change(&self, from: Moment, to: Moment) -> Result<bool> {
+        let words = self.memory.bytes()?.slice(..HASHES)?.atomics()?;
+        let word = &words[STATE_WORD];
+        let changed = word.compare_exchange(
+            from.to_word(),
+            to.to_word(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        Ok(changed.is_ok())
+    }
+
+    /// Waits until no update is under way. Returns the number of the state.
+    pub(crate) fn settle(&self, deadline: Instant) -> Result<u64> {
+        let mut claim: Option<(Moment, Instant)> = None;
+        loop {
+            let now = self.look()?;
+            match now.phase {
+                Phase::Stable => return Ok(now.number),
+                Phase::Torn => return Err(Error::Torn),
+                Phase::Claimed { .. } => {
+                    if is_abandoned(&mut claim, now) {
+                        // Nothing was written.
+                        return match now.is_torn() {
+                            true => Err(Error::Torn),
+                            false => Ok(now.number),
+                        };
+                    }
+                    thread::sleep(LOOK_INTERVAL);
+                }
+                Phase::Writing { .. } => {
+                    let gone = matches!(
+                        self.await_writer(now, now.number, 0, deadline)?,
+                        Writer::Gone
+                    );
+                    if gone && self.look()? == now {
+                        return Err(Error::Torn);
+                    }
+                }
+            }
+            check(deadline, "waiting for the end of an update")?;
+        }
+    }
+
+    /// Waits until a later update than `after` has ended. Returns its number.
+    pub(crate) fn next_after(&self, after: u64, deadline: Instant) -> Result<u64> {
+        loop {
+            let settled = self.settle(deadline)?;
+            if settled > after {
+                return Ok(settled);
+            }
+            let now = self.look()?;
+            if now.number == settled && settled > 0 {
+                // The writer before may be the next one too, and tells when it begins.
+                let writer = self.await_writer(now, settled - 1, 1, deadline)?;
+                if let Writer::Gone = writer {
+                    thread::sleep(IDLE_INTERVAL);
+                }
+            } else if now.number == settled {
+                thread::sleep(IDLE_INTERVAL);
+            }
+            check(deadline, "waiting for the next update")?;
+        }
+    }
+
+    /// Takes the right to write. Returns the state while this process writes. `event` tells others of it: it
+    /// is signalled now, and once more at the end.
+    pub(crate) fn claim(&self, event: &Event, deadline: Instant) -> Result<Moment> {
+        let mut claim: Option<(Moment, Instant)> = None;
+        loop {
+            let now = self.look()?;
+            let mut was_torn = now.is_torn();
+            let is_free = match now.phase {
+                Phase::Stable | Phase::Torn => true,
+                Phase::Claimed { .. } => is_abandoned(&mut claim, now),
+                Phase::Writing { .. } => {
+                    was_torn = true;
+                    matches!(
+                        self.await_writer(now, now.number, 0, deadline)?,
+                        Writer::Gone
+                    )
+                }
+            };
+            if is_free {
+                let claimed = now.next(Phase::Claimed { was_torn });
+                if self.change(now, claimed)? {
+                    self.announce(claimed.number, event)?;
+                    let writing = Moment {
+                        phase: Phase::Writing { was_torn },
+                        ..claimed
+                    };
+                    if self.change(claimed, writing)? {
+                        // Those who wait for the next update look now.
+                        event.signal()?;
+                        return Ok(writing);
+                    }
+                }
+            } else if matches!(now.phase, Phase::Claimed { .. }) {
+                thread::sleep(LOOK_INTERVAL);
+            }
+            check(deadline, "waiting for another writer of the model")?;
+        }
+    }
+
+    fn place_of(number: u64) -> usize {
+        FIRST_PLACE + (number % PLACES) as usize * PLACE_BYTES
+    }
+
+    /// Tells others by which event to wait for the end of an update, and the number of the signal.
+    fn announce(&self, number: u64, event: &Event) -> Result<()> {
+        let mut place = Vec::with_capacity(PLACE_BYTES);
+        place.extend_from_slice(&number.to_ne_bytes());
+        place.extend_from_slice(&(event.submitted() + 2).to_ne_bytes());
+        place.extend_from_slice(event.handle()?.as_bytes());
+        Ok(self.memory.write(Self::place_of(number), &place)?)
+    }
+
+    /// Returns the event of the writer that took a number, and the number of its signal at the end.
+    fn announced(&self, number: u64) -> Result<Option<(EventHandle, u64)>> {
+        let mut place = [0; 16 + HANDLE_SIZE];
+        self.memory.read(Self::place_of(number), &mut place)?;
+        let word = |at: usize| u64::from_ne_bytes(place[at..at + 8].try_into().expect("8 bytes"));
+        let handle = EventHandle::from_bytes(&place[16..]).ok();
+        Ok(handle
+            .filter(|_| word(0) == number)
+            .map(|handle| (handle, word(8))))
+    }
+
+    /// Waits for a moment, at most until the deadline, for the writer that took a number to signal `later` times
+    /// more than at its end, or to die. `now` is the state that the caller found.
+    fn await_writer(
+        &self,
+        now: Moment,
+        number: u64,
+        later: u64,
+        deadline: Instant,
+    ) -> Result<Writer> {
+        let Some((handle, signal)) = self.announced(number)? else {
+            // Overwritten: then the state has changed, or a writer writes nonsense.
+            thread::sleep(LOOK_INTERVAL);
+            return Ok(match later {
+                0 => Writer::Perhaps,
+                _ => Writer::Gone,
+            });
+        };
+        let event = match self.host().open_event(&handle) {
+            Ok(event) => event,
+            // Its process has ended, or has dropped the event.
+            Err(error) if error.is_peer_dead() || error.is_stale() => return Ok(Writer::Gone),
+            Err(error) => return Err(error.into()),
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let signal = signal.saturating_add(later);
+        if event
+            .wait_value_timeout(signal, left.min(WRITER_INTERVAL))
+            .is_ok_and(|()| self.look().is_ok_and(|found| found == now))
+        {
+            // Whoever has the event can signal it.
+            thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(Writer::Perhaps)
+    }
+
+    /// Returns the hash of a piece, if it is known.
+    pub(crate) fn hash_of(&self, piece: u64, len: u64) -> Result<Option<PieceHash>> {
+        let mut bytes = [0; HASH_BYTES];
+        self.memory.read(Self::hash_place(piece), &mut bytes)?;
+        let is_known = bytes != [0; HASH_BYTES];
+        Ok(is_known.then(|| PieceHash::of_bytes(bytes, len)))
+    }
+
+    /// Notes the hash of a piece, or that it is not known.
+    pub(crate) fn put_hash(&self, piece: u64, hash: Option<&PieceHash>) -> Result<()> {
+        let bytes = hash.map_or([0; HASH_BYTES], PieceHash::to_bytes);
+        Ok(self.memory.write(Self::hash_place(piece), &bytes)?)
+    }
+
+    fn hash_place(piece: u64) -> usize {
+        HASHES + piece as usize * HASH_BYTES
+    }
+}
+
+/// Returns whether a claim has stayed one for so long that its writer counts as dead.
+fn is_abandoned(claim: &mut Option<(Moment, Instant)>, now: Moment) -> bool {
+    match claim {
+        Some((moment, since)) if *moment == now => since.elapsed() > CLAIM_PATIENCE,
+        _ => {
+            *claim = Some((now, Instant::now()));
+            false
+        }
+    }
+}
+
+fn check(deadline: Instant, doing: &'static str) -> Result<()> {
+    match Instant::now() < deadline {
+        true => Ok(()),
+        false => Err(crosshandle::Error::TimedOut(doing).into()),
+    }
+}
+
+/// Returns when a time from now on is over. A clock has an end.
+pub(crate) fn deadline_after(time: Duration) -> Instant {
+    Instant::now() + time.min(Duration::from_secs(1 << 32))
+}

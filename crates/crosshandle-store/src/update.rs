@@ -1,0 +1,378 @@
+//! Updates of a model in place.
+
+use crate::contents::Work;
+use crate::error::{Error, Result};
+use crate::hash::{self, PIECE_BYTES};
+use crate::manifest::{Manifest, TensorInfo};
+use crate::model::{Parts, read_listing};
+use crate::source::{NamedBytes, Source};
+use crate::state::{Moment, Phase, State, deadline_after};
+use crate::store::Store;
+use crate::{Hash, LoadOptions};
+use crosshandle::{Access, Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A model that this process can write. It may be kept for any number of updates, each of which
+/// [`begin`](Self::begin) starts. Several processes may have one: one of them writes at a time.
+pub struct Updater {
+    name: String,
+    version: u64,
+    manifest: Manifest,
+    data: Memory,
+    listing: Memory,
+    state: State,
+    /// Tells the readers when an update begins and ends, and by its process's death that it will not.
+    event: Event,
+    context: Context,
+    /// For copies on the device, made when it is first needed.
+    queue: Option<Queue>,
+}
+
+impl fmt::Debug for Updater {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Updater")
+            .field("name", &self.name)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Updater {
+    pub(crate) fn open(store: &Store, name: &str) -> Result<Self> {
+        let parts = Parts::open(store, name, Access::ReadWrite)?;
+        let context = store.context_for(&parts.data)?;
+        let data = context.open_memory(&parts.data)?;
+        // An update changes nothing of it but the hash, so it may be read at any time.
+        let (manifest, _) = read_listing(&parts.listing, name, data.len() as u64)?;
+        // Readers have it open, and disturb no other event with it.
+        let options = EventOptions::new().isolated(true);
+        let event = parts.state.host().create_event_with(options)?;
+        event.set_name("update");
+        Ok(Self {
+            name: parts.name().to_owned(),
+            version: parts.version(),
+            manifest,
+            data,
+            listing: parts.listing,
+            state: parts.state,
+            event,
+            context,
+            queue: None,
+        })
+    }
+
+    /// Returns the name of the model.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the version that this writes. It goes on writing that, also if the name has a later one.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns what the memory contains.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Returns the event that is signalled at the beginning and at the end of each update.
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// Begins an update, after waiting for the end of another process's for at most `timeout`. From now on readers
+    /// wait. [`Update::finish`] ends it; if it is dropped before, or this process dies, the model is torn.
+    ///
+    /// # Errors
+    /// A timeout; limits of the system.
+    pub fn begin(&mut self, timeout: Duration) -> Result<Update<'_>> {
+        let moment = self.state.claim(&self.event, deadline_after(timeout))?;
+        let update = Update {
+            moment: Some(moment),
+            options: LoadOptions::new(),
+            written: Vec::new(),
+            updater: self,
+        };
+        // Another writer's update may have left another hash.
+        let bytes = update.updater.manifest.bytes;
+        let (manifest, _) = read_listing(&update.updater.listing, &update.updater.name, bytes)?;
+        if !manifest.has_layout_of(&update.updater.manifest) {
+            return Err(Error::OtherLayout(update.updater.name.clone()));
+        }
+        Ok(update)
+    }
+
+    fn tensor(&self, name: &str) -> Result<&TensorInfo> {
+        let tensor = self.manifest.tensors.get(name);
+        tensor.ok_or_else(|| Error::NoTensor(name.to_owned()))
+    }
+
+    /// Returns the place in the memory of a part of a tensor.
+    fn place(&self, tensor: &str, offset: u64, len: u64) -> Result<u64> {
+        let info = self.tensor(tensor)?;
+        match offset.checked_add(len) {
+            Some(end) if end <= info.bytes => Ok(info.offset + offset),
+            _ => Err(Error::Invalid(format!(
+                "{len} bytes at {offset} are not all inside of the tensor {tensor}, which has {}",
+                info.bytes
+            ))),
+        }
+    }
+}
+
+/// An update of a model under way. Dropped without [`finish`](Self::finish), it leaves the model torn.
+#[derive(Debug)]
+pub struct Update<'a> {
+    updater: &'a mut Updater,
+    /// `None` when the update has ended.
+    moment: Option<Moment>,
+    options: LoadOptions,
+    /// What was written: first bytes and lengths.
+    written: Vec<(u64, u64)>,
+}
+
+impl Update<'_> {
+    /// Sets the threads and the progress of what follows. The other options do not count.
+    pub fn options(mut self, options: LoadOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Returns whether the model is torn, so that this update has to write all of its tensors.
+    pub fn must_be_full(&self) -> bool {
+        matches!(
+            self.moment,
+            Some(Moment {
+                phase: Phase::Writing { was_torn: true },
+                ..
+            })
+        )
+    }
+
+    /// Writes tensors of the program's own, as a whole. Their types and shapes must be those of the model.
+    ///
+    /// # Errors
+    /// [`Error::NoTensor`], [`Error::Invalid`]; the device's failures.
+    pub fn write<'b>(&mut self, tensors: impl IntoIterator<Item = NamedBytes<'b>>) -> Result<()> {
+        self.write_source(Source::of_bytes(tensors)?)
+    }
+
+    /// Writes the tensors of files of safetensors, as [`Store::load`] reads them: all of the model's or some.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Error::Io`], [`Error::Format`].
+    pub fn load(&mut self, paths: &[PathBuf]) -> Result<()> {
+        self.write_source(Source::of_files(paths, self.options.is_direct)?)
+    }
+
+    /// Writes a part of a tensor, from byte `offset` of it on.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_part(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<()> {
+        let place = self.updater.place(tensor, offset, bytes.len() as u64)?;
+        let source = Source::of_run(tensor, place, bytes, self.updater.manifest.bytes);
+        self.write_placed(&source)
+    }
+
+    /// Has the device copy a whole tensor, whose type and shape must be those of the model, and waits for that.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`crosshandle::Error::InvalidArgument`] for memory that the device does not
+    /// reach.
+    pub fn copy_tensor(
+        &mut self,
+        tensor: &str,
+        dtype: &str,
+        shape: &[u64],
+        source: MemoryRange,
+    ) -> Result<()> {
+        let there = self.updater.tensor(tensor)?;
+        let fits = (there.dtype.as_str(), there.shape.as_slice()) == (dtype, shape)
+            && there.bytes == source.len() as u64;
+        match fits {
+            true => self.copy(tensor, 0, source),
+            false => Err(there.refuse(tensor, dtype, shape)),
+        }
+    }
+
+    /// Has the device copy a part of a tensor, from byte `offset` of it on, and waits for that.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`crosshandle::Error::InvalidArgument`] for memory that the device does not
+    /// reach.
+    pub fn copy(&mut self, tensor: &str, offset: u64, source: MemoryRange) -> Result<()> {
+        let len = source.len() as u64;
+        let place = self.updater.place(tensor, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let updater = &mut *self.updater;
+        let queue = match &updater.queue {
+            Some(queue) => queue,
+            None => updater.queue.insert(updater.context.create_queue()?),
+        };
+        let to = updater.data.range(place as usize..(place + len) as usize)?;
+        self.written.push((place, len));
+        queue.submit(Command::copy(source, to)?)?;
+        Ok(queue.finish()?)
+    }
+
+    /// Ends the update, with the hash of what was written. Returns the model's new hash.
+    ///
+    /// # Errors
+    /// [`Error::Incomplete`] if the model was torn and not all of it was written, [`Error::Superseded`]; the
+    /// device's failures. The model is torn then.
+    pub fn finish(self) -> Result<Hash> {
+        self.end(true)
+    }
+
+    /// Ends the update as [`finish`](Self::finish) does, without the hash of what was written, which takes time:
+    /// nobody can verify the contents then, until a later update has taken it.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn finish_unhashed(self) -> Result<Hash> {
+        self.end(false)
+    }
+
+    fn end(mut self, hashes: bool) -> Result<Hash> {
+        let written = merged(&mut self.written);
+        if self.must_be_full() {
+            let is_missing = |tensor: &&TensorInfo| {
+                let end = tensor.offset + tensor.bytes;
+                let around =
+                    |(start, len): &(u64, u64)| *start <= tensor.offset && end <= start + len;
+                tensor.bytes > 0 && !written.iter().any(around)
+            };
+            let tensors = &self.updater.manifest.tensors;
+            if let Some((name, _)) = tensors.iter().find(|(_, tensor)| is_missing(tensor)) {
+                return Err(Error::Incomplete(name.clone()));
+            }
+        }
+        let data_hash = self.note_hashes(&written, hashes)?;
+        let updater = &mut *self.updater;
+        updater.manifest.data_hash = data_hash;
+        let text = updater.manifest.to_bytes();
+        if text.len() != updater.listing.len() {
+            return Err(Error::OtherLayout(updater.name.clone()));
+        }
+        updater.listing.write(0, &text)?;
+        self.leave(Phase::Stable)?;
+        Ok(blake3::hash(&text))
+    }
+
+    /// Notes the hashes of the pieces that were written, or that they are not known. Returns the hash of all bytes
+    /// if every piece's is known.
+    fn note_hashes(&self, written: &[(u64, u64)], hashes: bool) -> Result<Option<Hash>> {
+        let Updater {
+            state,
+            data,
+            context,
+            ..
+        } = &*self.updater;
+        let bytes = data.len() as u64;
+        let all = 0..hash::pieces(bytes);
+        let touched =
+            |(start, len): &(u64, u64)| start / PIECE_BYTES..=(start + len - 1) / PIECE_BYTES;
+        let mut changed: BTreeSet<u64> = written.iter().flat_map(touched).collect();
+        if self.must_be_full() {
+            // Zeros between tensors were not written, but who knows what the torn update did.
+            changed.extend(all.clone());
+        }
+        // Whoever dies before the end leaves no hash that is wrong.
+        for piece in &changed {
+            state.put_hash(*piece, None)?;
+        }
+        if !hashes {
+            return Ok(None);
+        }
+        let mut unknown = Vec::new();
+        for piece in all.clone() {
+            if state.hash_of(piece, bytes)?.is_none() {
+                unknown.push(piece);
+            }
+        }
+        let total: u64 = unknown.len() as u64 * PIECE_BYTES;
+        let work = Work {
+            context,
+            memory: data,
+            threads: self.options.thread_count(),
+            progress: &|done| self.options.tell(done, total),
+        };
+        for (piece, hash) in unknown.iter().zip(work.hash(&unknown)?) {
+            state.put_hash(*piece, Some(&hash))?;
+        }
+        let known: Result<Option<Vec<_>>> = all.map(|piece| state.hash_of(piece, bytes)).collect();
+        Ok(known?.map(|pieces| hash::combine(&pieces, bytes)))
+    }
+
+    fn write_source(&mut self, mut source: Source<'_>) -> Result<()> {
+        source.place_in(&self.updater.manifest)?;
+        self.write_placed(&source)
+    }
+
+    fn write_placed(&mut self, source: &Source<'_>) -> Result<()> {
+        // Also if it fails in the middle.
+        self.written.extend(source.parts(u64::MAX));
+        let total = source.parts(u64::MAX).iter().map(|(_, len)| len).sum();
+        let work = Work {
+            context: &self.updater.context,
+            memory: &self.updater.data,
+            threads: self.options.thread_count(),
+            progress: &|done| self.options.tell(done, total),
+        };
+        work.write(source)
+    }
+
+    /// Ends the update, and tells everybody.
+    fn leave(&mut self, phase: Phase) -> Result<()> {
+        let Some(moment) = self.moment.take() else {
+            return Ok(());
+        };
+        let state = &self.updater.state;
+        let is_ours = state.change(moment, moment.next(phase))?;
+        self.updater.event.signal()?;
+        match is_ours {
+            true => Ok(()),
+            false => Err(Error::Superseded),
+        }
+    }
+}
+
+impl Drop for Update<'_> {
+    fn drop(&mut self) {
+        // If it cannot be told, the others find out when this process ends.
+        let _ = self.leave(Phase::Torn);
+    }
+}
+
+/// Returns ranges as few as possible, in their order.
+fn merged(ranges: &mut [(u64, u64)]) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (start, len) in ranges.iter().copied().filter(|(_, len)| *len > 0) {
+        match merged.last_mut() {
+            Some((first, known)) if start <= *first + *known => {
+                *known = (*known).max(start + len - *first);
+            }
+            _ => merged.push((start, len)),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::merged;
+
+    #[test]
+    fn ranges_are_merged() {
+        let mut ranges = [(10, 5), (0, 4), (4, 2), (12, 1), (15, 1), (20, 0), (30, 1)];
+        assert_eq!(merged(&mut ranges), [(0, 6), (10, 6), (30, 1)]);
+    }
+}

@@ -1,0 +1,515 @@
+//! Models that are updated in place while others have them open, and writers that die in the middle.
+
+#[allow(dead_code, reason = "this program uses a part of it")]
+#[path = "../../crosshandle/tests/common/mod.rs"]
+mod common;
+
+use common::{DEADLINE, Directory, Parent, Process, is};
+use crosshandle::holder::{self, HoldOptions, ServeOptions};
+use crosshandle::{AllocationOptions, ContextOptions, Device};
+use crosshandle_store::{Error, LoadOptions, Model, NamedBytes, OpenOptions, Store};
+use std::time::Duration;
+
+const HOLDER: &str = "holder";
+const WRITER: &str = "writer";
+const READER: &str = "reader";
+const AT: &str = "at";
+
+/// Bytes of the larger tensor: several pieces that are hashed apart, and a part of one.
+const LARGE: usize = (36 << 20) + 12_345;
+const SMALL: usize = 1000;
+const SHORT: Duration = Duration::from_millis(50);
+
+fn role() -> bool {
+    if is(HOLDER) {
+        let mut parent = Parent::new();
+        // Ends with its parent, which hangs up.
+        let stop = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
+        let options = ServeOptions::new()
+            .socket_dir(Directory::inherited().path())
+            .stop_when_readable(stop.expect("a descriptor"));
+        holder::serve(options, || parent.say("ready")).expect("it held");
+    } else if is(WRITER) {
+        writer();
+    } else if is(READER) {
+        reader();
+    } else if is(AT) {
+        sleeper();
+    } else {
+        return false;
+    }
+    true
+}
+
+/// Returns the next order; `None` at the end.
+fn order(parent: &mut Parent) -> Option<String> {
+    parent.hear().filter(|line| line != "end")
+}
+
+/// Has a process end as it likes.
+fn end(mut process: Process) {
+    process.say("end");
+    process.end();
+}
+
+/// Writes as it is told: the kind of update, the byte that it writes, and how far.
+fn writer() {
+    let mut parent = Parent::new();
+    let mut updater = store(&Directory::inherited())
+        .updater("model")
+        .expect("held");
+    parent.say("open");
+    while let Some(line) = order(&mut parent) {
+        let (what, fill) = line.split_once(' ').expect("two words");
+        let fill: u8 = fill.parse().expect("a byte");
+        let mut update = match updater.begin(DEADLINE) {
+            Ok(update) => update,
+            Err(error) => {
+                parent.say(format_args!("refused: {error}"));
+                continue;
+            }
+        };
+        let (large, small) = tensors(fill);
+        let result = match what {
+            "begin" => {
+                // Half of the update, and then nothing: it is killed, or told to go on.
+                let half = LARGE / 2;
+                let written = update.write_part("large", 0, &large[..half]);
+                parent.say(format_args!("begun {}", written.is_ok()));
+                match parent.hear().as_deref() {
+                    Some("drop") => {
+                        drop(update);
+                        parent.say("dropped");
+                        continue;
+                    }
+                    _ => update
+                        .write_part("large", half as u64, &large[half..])
+                        .and_then(|()| update.finish()),
+                }
+            }
+            "all" => update
+                .write([named("large", &large), named("small", &small)])
+                .and_then(|()| update.finish()),
+            "small" => update
+                .write([named("small", &small)])
+                .and_then(|()| update.finish()),
+            "unhashed" => update
+                .write([named("small", &small)])
+                .and_then(|()| update.finish_unhashed()),
+            other => panic!("{other}?"),
+        };
+        match result {
+            Ok(hash) => parent.say(hash),
+            Err(error) => parent.say(format_args!("refused: {error}")),
+        }
+    }
+}
+
+/// Reads over and over while others write. Says how many readings were whole, and that none was a mixture.
+fn reader() {
+    let mut parent = Parent::new();
+    let model = store(&Directory::inherited()).open("model").expect("held");
+    parent.say("open");
+    let (mut whole, mut bytes) = (0, vec![0; LARGE]);
+    while parent.hear().as_deref() == Some("read") {
+        loop {
+            let number = model.stable(DEADLINE).expect("a writer that ends");
+            let read = |name: &str, bytes: &mut [u8]| {
+                let tensor = model.tensor(name).expect("a tensor");
+                tensor
+                    .bytes()
+                    .expect("on the host")
+                    .read(0, bytes)
+                    .expect("inside");
+            };
+            read("large", &mut bytes);
+            if model.is_still(number).expect("words") {
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture");
+                whole += 1;
+                break;
+            }
+        }
+        parent.say(format_args!("{whole} {}", bytes[0]));
+    }
+}
+
+/// Opens a model where its loader had it, sleeps and wakes as it is told.
+fn sleeper() {
+    let mut parent = Parent::new();
+    let store = store(&Directory::inherited());
+    let mut model = store
+        .open_with("model", &OpenOptions::new().agreed_address())
+        .expect("free addresses");
+    parent.say(model.address().expect("it has one"));
+    while let Some(word) = order(&mut parent) {
+        match word.as_str() {
+            "sleep" => {
+                model.sleep().expect("nothing uses it");
+                assert!(matches!(model.tensor("small"), Err(Error::Asleep)));
+                parent.say(mappings_of(&model));
+            }
+            "wake" => {
+                let is_another = model.wake().expect("held");
+                parent.say(format_args!(
+                    "{is_another} {} {} {}",
+                    model.address().expect("it has one"),
+                    model.version(),
+                    first_byte(&model)
+                ));
+            }
+            other => panic!("{other}?"),
+        }
+    }
+}
+
+/// Returns how many mappings of shared memory there are at the model's addresses.
+fn mappings_of(model: &Model) -> usize {
+    let start = model.address().expect("it has one");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
+    let begins = |line: &&str| {
+        let (first, last) = line
+            .split_once(' ')
+            .and_then(|(range, _)| range.split_once('-'))?;
+        let of = |text| usize::from_str_radix(text, 16).ok();
+        Some(of(first)? <= start && start < of(last)?)
+    };
+    let around = maps.lines().filter(|line| begins(line) == Some(true));
+    around.filter(|line| line.contains("memfd")).count()
+}
+
+fn first_byte(model: &Model) -> u8 {
+    let mut byte = [0];
+    let tensor = model.tensor("small").expect("a tensor");
+    tensor
+        .bytes()
+        .expect("on the host")
+        .read(0, &mut byte)
+        .expect("inside");
+    byte[0]
+}
+
+fn store(directory: &Directory) -> Store {
+    Store::new().socket_dir(directory.path())
+}
+
+fn tensors(fill: u8) -> (Vec<u8>, Vec<u8>) {
+    (vec![fill; LARGE], vec![fill; SMALL])
+}
+
+fn named<'a>(name: &str, bytes: &'a [u8]) -> NamedBytes<'a> {
+    NamedBytes {
+        name: name.into(),
+        dtype: "U8".into(),
+        shape: vec![bytes.len() as u64],
+        bytes,
+    }
+}
+
+fn load(store: &Store, fill: u8) -> crosshandle_store::Loaded {
+    let (large, small) = tensors(fill);
+    let all = [named("large", &large), named("small", &small)];
+    let loaded = store.load_tensors("host", all, &LoadOptions::new());
+    loaded.expect("loaded")
+}
+
+fn publish(store: &Store, fill: u8) -> String {
+    let loaded = load(store, fill);
+    let options = HoldOptions::new().replaces(true);
+    loaded.publish("model", options).expect("published");
+    loaded.hash().to_string()
+}
+
+fn start(test: &str, role: &str, directory: &Directory, expected: &str) -> Process {
+    let mut process = Process::start(test, role, directory);
+    assert_eq!(process.hear(), expected);
+    process
+}
+
+#[test]
+fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
+    const TEST: &str = "an_update_in_place_is_seen_and_has_the_hash_of_a_load";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let store = store(&directory);
+    publish(&store, 1);
+    let mut model = store.open("model").expect("held");
+    let before = model.stable(DEADLINE).expect("nobody writes");
+    let mut writer = start(TEST, WRITER, &directory, "open");
+
+    // All of it: the same as if it had been loaded.
+    let expected = load(&store, 2).hash().to_string();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| model.next_update(before, DEADLINE));
+        writer.say("all 2");
+        assert_eq!(writer.hear(), expected);
+        assert!(waiting.join().expect("no panic").expect("told") > before);
+    });
+    assert!(!model.is_still(before).expect("words"));
+    assert_eq!(first_byte(&model), 2, "the same mapping");
+    model.refresh(DEADLINE).expect("nobody writes");
+    assert_eq!(model.hash().to_string(), expected);
+    assert_eq!(model.version(), 1);
+    model
+        .verify(&LoadOptions::new())
+        .expect("as it was written");
+    store
+        .open_expecting("model", model.hash())
+        .expect("this one");
+
+    // One tensor: only its pieces are hashed again, and the hash is that of the whole all the same.
+    writer.say("small 3");
+    let delta = writer.hear();
+    model.refresh(DEADLINE).expect("nobody writes");
+    assert_eq!((model.hash().to_string(), first_byte(&model)), (delta, 3));
+    model
+        .verify(&LoadOptions::new())
+        .expect("as it was written");
+    let own = [3; SMALL];
+    let (large, _) = tensors(2);
+    let loaded = store.load_tensors(
+        "host",
+        [named("large", &large), named("small", &own)],
+        &LoadOptions::new(),
+    );
+    assert_eq!(loaded.expect("loaded").hash(), model.hash());
+
+    // Without a hash nothing can be verified, until a later update takes it.
+    writer.say("unhashed 4");
+    let unhashed = writer.hear();
+    model.refresh(DEADLINE).expect("nobody writes");
+    assert_eq!(model.hash().to_string(), unhashed);
+    assert_eq!(model.manifest().data_hash, None);
+    let refused = model.verify(&LoadOptions::new());
+    assert!(matches!(refused, Err(Error::NoHash)), "{refused:?}");
+    writer.say("all 2");
+    assert_eq!(writer.hear(), expected);
+    model
+        .verify(&LoadOptions::new())
+        .expect("as it was written");
+    end(writer);
+}
+
+#[test]
+fn readers_wait_for_an_update_and_never_take_a_mixture() {
+    const TEST: &str = "readers_wait_for_an_update_and_never_take_a_mixture";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let store = store(&directory);
+    publish(&store, 1);
+    let model = store.open("model").expect("held");
+    let mut writer = start(TEST, WRITER, &directory, "open");
+    let mut other = start(TEST, WRITER, &directory, "open");
+    let mut readers: Vec<_> = (0..2)
+        .map(|_| start(TEST, READER, &directory, "open"))
+        .collect();
+    for round in 2..8 {
+        writer.say(&format!("begin {round}"));
+        assert_eq!(writer.hear(), "begun true");
+        // Nobody reads now, and nobody else writes.
+        let waited = model.stable(SHORT).expect_err("it is under way");
+        assert!(waited.is_timeout(), "{waited}");
+        let mut own = store.updater("model").expect("held");
+        let refused = own.begin(SHORT).expect_err("another one writes");
+        assert!(refused.is_timeout(), "{refused}");
+        for reader in &mut readers {
+            reader.say("read");
+        }
+        other.say(&format!("small {round}"));
+        writer.say("go on");
+        assert_eq!(writer.hear().len(), 64, "a hash");
+        assert_eq!(other.hear().len(), 64, "a hash");
+        for reader in &mut readers {
+            assert_eq!(reader.hear(), format!("{} {round}", round - 1));
+        }
+    }
+    model
+        .verify(&LoadOptions::new())
+        .expect("as it was written");
+}
+
+#[test]
+fn a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written() {
+    const TEST: &str = "a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let store = store(&directory);
+    publish(&store, 1);
+    let mut model = store.open("model").expect("held");
+    for round in 0..6 {
+        let mut writer = start(TEST, WRITER, &directory, "open");
+        writer.say(&format!("begin {round}"));
+        assert_eq!(writer.hear(), "begun true");
+        std::thread::scope(|scope| {
+            // Who waits for the end learns that there will be none.
+            let waiting = scope.spawn(|| model.stable(DEADLINE));
+            match round % 2 {
+                0 => writer.kill(),
+                _ => {
+                    writer.say("drop");
+                    assert_eq!(writer.hear(), "dropped");
+                    end(writer);
+                }
+            }
+            let torn = waiting.join().expect("no panic");
+            assert!(matches!(torn, Err(Error::Torn)), "{torn:?}");
+        });
+        let refused = store.open("model").expect_err("torn");
+        assert!(matches!(refused, Error::Torn), "{refused}");
+        assert!(matches!(
+            model.verify(&LoadOptions::new()),
+            Err(Error::Torn)
+        ));
+        let mut writer = start(TEST, WRITER, &directory, "open");
+        // A part of it does not mend it, also not for the next one.
+        for _ in 0..2 {
+            writer.say("small 9");
+            let refused = writer.hear();
+            assert!(refused.contains("tensor large"), "{refused}");
+            assert!(matches!(model.stable(DEADLINE), Err(Error::Torn)));
+        }
+        writer.say(&format!("all {round}"));
+        let hash = writer.hear();
+        end(writer);
+        model.refresh(DEADLINE).expect("mended");
+        assert_eq!(model.hash().to_string(), hash);
+        assert_eq!(first_byte(&model), round);
+        model
+            .verify(&LoadOptions::new())
+            .expect("as it was written");
+    }
+    // Beside that the next version is another way.
+    let mut writer = start(TEST, WRITER, &directory, "open");
+    writer.say("begin 7");
+    writer.hear();
+    writer.kill();
+    publish(&store, 8);
+    assert_eq!(first_byte(&store.open("model").expect("whole")), 8);
+    assert!(matches!(model.stable(DEADLINE), Err(Error::Torn)));
+}
+
+#[test]
+fn what_does_not_fit_is_not_written() {
+    const TEST: &str = "what_does_not_fit_is_not_written";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let store = store(&directory);
+    publish(&store, 1);
+    let model = store.open("model").expect("held");
+    let mut updater = store.updater("model").expect("held");
+    let mut update = updater.begin(DEADLINE).expect("nobody writes");
+    let bytes = [7; SMALL];
+    let short = update.write([named("small", &bytes[1..])]);
+    assert!(matches!(short, Err(Error::Invalid(_))), "{short:?}");
+    let unknown = update.write([named("no", &bytes)]);
+    assert!(matches!(unknown, Err(Error::NoTensor(_))), "{unknown:?}");
+    let beyond = update.write_part("small", 1, &bytes);
+    assert!(matches!(beyond, Err(Error::Invalid(_))), "{beyond:?}");
+    let huge = update.write_part("small", u64::MAX, &bytes);
+    assert!(matches!(huge, Err(Error::Invalid(_))), "{huge:?}");
+    // A copy on the device, and a part.
+    let options = ContextOptions::new().socket_dir(directory.path());
+    let device = Device::find("host").expect("there is always a host");
+    let context = crosshandle::Context::with_options(&device, options).expect("a context");
+    let memory = context
+        .allocate_with(AllocationOptions::new(10))
+        .expect("memory");
+    memory.write(0, &[5; 10]).expect("written");
+    update.copy("small", 20, memory.all()).expect("copied");
+    update.write_part("small", 40, &[6; 4]).expect("written");
+    update.finish().expect("ended");
+    let tensor = model.tensor("small").expect("a tensor");
+    let mut found = [0; 64];
+    let all = tensor.bytes().expect("on the host");
+    all.read(0, &mut found).expect("inside");
+    let expected: Vec<u8> = (0..64)
+        .map(|at| match at {
+            20..30 => 5,
+            40..44 => 6,
+            _ => 1,
+        })
+        .collect();
+    assert_eq!(found[..], expected);
+    model
+        .verify(&LoadOptions::new())
+        .expect("as it was written");
+}
+
+#[test]
+fn a_model_sleeps_and_wakes_at_the_addresses_that_all_have() {
+    const TEST: &str = "a_model_sleeps_and_wakes_at_the_addresses_that_all_have";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let store = store(&directory);
+    let loaded = load(&store, 1);
+    let agreed = loaded.memory().as_ptr().addr();
+    let options = || HoldOptions::new().replaces(true);
+    loaded.publish("model", options()).expect("published");
+    // Here they are taken: by the loader itself.
+    let wanted = OpenOptions::new().agreed_address();
+    let taken = store
+        .open_with("model", &wanted)
+        .expect_err("the loader has them");
+    assert!(
+        matches!(taken, Error::AddressTaken { wanted } if wanted == agreed),
+        "{taken}"
+    );
+    let other = store
+        .open_with("model", &wanted.or_elsewhere(true))
+        .expect("elsewhere");
+    assert_ne!(other.address(), Some(agreed));
+    assert_eq!(first_byte(&other), 1);
+    let mut mapped = store.open("model").expect("held");
+    let refused = mapped.sleep().expect_err("it has no addresses that stay");
+    assert!(matches!(refused, Error::Invalid(_)), "{refused}");
+
+    let mut engines: Vec<_> = (0..2)
+        .map(|_| Process::start(TEST, AT, &directory))
+        .collect();
+    for engine in &mut engines {
+        assert_eq!(engine.hear(), agreed.to_string());
+        engine.say("sleep");
+        assert_eq!(engine.hear(), "0", "nothing is mapped there");
+        engine.say("wake");
+        assert_eq!(engine.hear(), format!("false {agreed} 1 1"));
+        engine.say("sleep");
+        assert_eq!(engine.hear(), "0");
+    }
+    // The next version has the same layout, and goes to the same place.
+    publish(&store, 2);
+    for engine in &mut engines {
+        engine.say("wake");
+        assert_eq!(engine.hear(), format!("true {agreed} 2 2"));
+    }
+    for engine in engines {
+        end(engine);
+    }
+    // While something is in use, it does not sleep.
+    let mut own = store
+        .open_with("model", &OpenOptions::new().sleepable())
+        .expect("held");
+    let kept = std::sync::Arc::clone(own.memory().expect("awake"));
+    assert!(matches!(own.sleep(), Err(Error::InUse)));
+    assert_eq!(first_byte(&own), 2);
+    let address = own.address();
+    drop(kept);
+    own.sleep().expect("nothing uses it");
+    own.sleep().expect("it does already");
+    assert!(own.is_asleep() && own.address() == address);
+    own.wake().expect("held");
+    assert_eq!((own.address(), first_byte(&own)), (address, 2));
+}

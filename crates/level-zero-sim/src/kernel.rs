@@ -1,0 +1,457 @@
+//! Kernels, and launches of them.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use level_zero_sys::*;
+use opencl_cpu::{Argument, Failure, Parameter, Queue, Shape};
+
+use crate::call::{
+    Few, INVALID_ARGUMENT, INVALID_ENUMERATION, INVALID_GLOBAL_WIDTH_DIMENSION,
+    INVALID_GROUP_SIZE_DIMENSION, INVALID_KERNEL_ARGUMENT_INDEX, INVALID_KERNEL_ARGUMENT_SIZE,
+    INVALID_KERNEL_NAME, INVALID_NULL_POINTER, INVALID_SIZE, OUT_OF_DEVICE_MEMORY, Result, UNKNOWN,
+    describe, entry, present, read, read_all, write,
+};
+use crate::context::Context;
+use crate::device_info::{GROUP_SIZE, LOCAL_MEMORY};
+use crate::handles::{self, Object};
+use crate::ledger::Resource;
+use crate::list::List;
+use crate::module::Module;
+use crate::space::{self, Region, Use, UseCount};
+use crate::work::Work;
+
+/// Work-items of a group that are suggested, at most.
+const GOOD_GROUP: u32 = 256;
+/// Groups that can wait for each other: the runtime runs a group to its end before it begins the next.
+const COOPERATIVE_GROUPS: u32 = 1;
+
+pub(crate) struct Kernel {
+    module: Arc<Module>,
+    _module_use: Use,
+    kernel: opencl_cpu::Kernel,
+    name: CString,
+    parameters: Vec<Parameter>,
+    state: Mutex<State>,
+    /// By commands.
+    pub(crate) use_count: UseCount,
+}
+
+/// What launches take from a kernel as they are appended.
+struct State {
+    arguments: Vec<Option<Given>>,
+    group: Option<[u32; 3]>,
+    offset: [u32; 3],
+    indirect: ze_kernel_indirect_access_flags_t,
+}
+
+/// An argument that was set.
+#[derive(Clone)]
+enum Given {
+    Value(Few<u8>),
+    Address(usize),
+    Local(usize),
+}
+
+impl Object for Kernel {
+    const NAME: &'static str = "kernel";
+
+    fn resource(&self) -> Resource {
+        Resource::Kernel
+    }
+
+    fn context(&self) -> Option<&Arc<Context>> {
+        self.module.context()
+    }
+}
+
+impl Kernel {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the only size of groups, if the source allows only one.
+    fn required(&self) -> Option<[u32; 3]> {
+        let required = self.kernel.info().required_size;
+        (required != [0; 3]).then(|| required.map(|size| size as u32))
+    }
+
+    /// Returns the most work-items of a group.
+    fn group_items(&self) -> u32 {
+        GROUP_SIZE.min(u32::try_from(self.kernel.info().group_items).unwrap_or(u32::MAX))
+    }
+
+    /// Reads an argument, as its parameter wants it. `value` may be null.
+    fn read(&self, parameter: Parameter, size: usize, value: *const c_void) -> Result<Given> {
+        let is_null = value.is_null();
+        match parameter {
+            Parameter::Local if size == 0 => Err(INVALID_KERNEL_ARGUMENT_SIZE),
+            Parameter::Local if !is_null => Err(INVALID_ARGUMENT),
+            Parameter::Local => Ok(Given::Local(size)),
+            Parameter::Address if size != size_of::<usize>() => Err(INVALID_KERNEL_ARGUMENT_SIZE),
+            Parameter::Address if is_null => Ok(Given::Address(0)),
+            Parameter::Address => {
+                // SAFETY: the contract of entry points: as many bytes as an address has.
+                let address = unsafe { value.cast::<usize>().read_unaligned() };
+                // As without shared memory of the system.
+                let is_known = address == 0
+                    || space::find(address).is_some()
+                    || self.module.has_variable_at(address);
+                match is_known {
+                    true => Ok(Given::Address(address)),
+                    false => Err(INVALID_ARGUMENT),
+                }
+            }
+            Parameter::Value if is_null => Ok(Given::Value(Few::from_elem(0, size))),
+            Parameter::Value => Ok(Given::Value(read_all(value.cast(), size as u32)?)),
+        }
+    }
+
+    /// Returns a launch of this many groups, with what is set now, and the memory that it uses.
+    fn launch(self: &Arc<Self>, groups: [u32; 3]) -> Result<(Launch, Few<Arc<Region>>)> {
+        let state = self.state();
+        let arguments = state.arguments.iter().cloned();
+        let arguments = arguments
+            .collect::<Option<Vec<_>>>()
+            .ok_or(INVALID_ARGUMENT)?;
+        let group = state.group.ok_or(INVALID_GROUP_SIZE_DIMENSION)?;
+        let offset = state.offset.map(|number| number as usize);
+        drop(state);
+        let (mut local, mut regions) = (self.kernel.info().local_memory, Few::new());
+        for argument in &arguments {
+            match argument {
+                Given::Local(size) => local = local.saturating_add(*size as u64),
+                Given::Address(address) => regions.extend(space::find(*address)),
+                Given::Value(_) => {}
+            }
+        }
+        if local > u64::from(LOCAL_MEMORY) {
+            return Err(OUT_OF_DEVICE_MEMORY);
+        }
+        let all = [0, 1, 2].map(|index| groups[index] as usize * group[index] as usize);
+        let launch = Launch {
+            kernel: Arc::clone(self),
+            arguments,
+            shape: Shape {
+                offset,
+                global: all,
+                local: Some(group.map(|size| size as usize)),
+            },
+        };
+        Ok((launch, regions))
+    }
+}
+
+/// A launch, with the arguments of the time when it was appended.
+pub(crate) struct Launch {
+    pub(crate) kernel: Arc<Kernel>,
+    arguments: Vec<Given>,
+    shape: Shape,
+}
+
+impl Launch {
+    /// Runs the kernel, and returns when it is done; `false` if the runtime has refused.
+    pub(crate) fn run(&self) -> bool {
+        thread_local! {
+            /// The runtime's queue of this engine.
+            static QUEUE: RefCell<Option<Queue>> = const { RefCell::new(None) };
+        }
+        if self.shape.global.contains(&0) {
+            return true;
+        }
+        let done = QUEUE.with_borrow_mut(|queue| -> std::result::Result<(), Failure> {
+            let queue = match queue {
+                Some(queue) => queue,
+                none => none.insert(Queue::new(self.kernel.kernel.runtime())?),
+            };
+            let arguments = self.arguments.iter().map(|argument| match argument {
+                Given::Value(bytes) => Argument::Value(bytes),
+                Given::Address(address) => Argument::Address(*address),
+                Given::Local(size) => Argument::Local(*size),
+            });
+            // SAFETY: whoever has appended the launch answers for what the kernel does; the command
+            // keeps the driver's memory among the arguments.
+            unsafe { queue.launch(&self.kernel.kernel, &self.shape, arguments) }?.wait()
+        });
+        if let Err(failure) = &done {
+            eprintln!(
+                "ze_sim[{}]: the device is lost: {failure}",
+                std::process::id()
+            );
+        }
+        done.is_ok()
+    }
+}
+
+fn append(
+    list: ze_command_list_handle_t,
+    kernel: ze_kernel_handle_t,
+    groups: *const ze_group_count_t,
+    most: u32,
+    signal: ze_event_handle_t,
+    waits: (u32, *mut ze_event_handle_t),
+) -> Result<()> {
+    let list = handles::get::<List, _>(list)?;
+    let kernel = handles::get::<Kernel, _>(kernel)?;
+    let groups = read(groups)?;
+    let groups = [groups.groupCountX, groups.groupCountY, groups.groupCountZ];
+    let all = groups.into_iter().try_fold(1_u32, u32::checked_mul);
+    if all.is_none_or(|all| all > most) || !list.computes_on(&kernel.module.device) {
+        return Err(INVALID_ARGUMENT);
+    }
+    let (launch, regions) = kernel.launch(groups)?;
+    list.append(Work::Launch(Arc::new(launch)), regions, signal, waits)
+}
+
+/// Returns the largest number up to `most` that divides `number`.
+fn divisor(number: u32, most: u32) -> u32 {
+    let mut sizes = (1..=most.min(number)).rev();
+    sizes.find(|size| number.is_multiple_of(*size)).unwrap_or(1)
+}
+
+/// Fills what is chained to the properties of a kernel; the chain may hold anything.
+fn fill_chain(kernel: &Kernel, first: *mut c_void) -> Result<()> {
+    let mut next = first.cast::<ze_base_properties_t>();
+    while !next.is_null() {
+        let base = read(next.cast_const())?;
+        match base.stype {
+            ze_structure_type_t::ZE_STRUCTURE_TYPE_KERNEL_PREFERRED_GROUP_SIZE_PROPERTIES => {
+                let place = next.cast::<ze_kernel_preferred_group_size_properties_t>();
+                let mut value = read(place.cast_const())?;
+                value.preferredMultiple = kernel.kernel.info().size_multiple as u32;
+                write(place, value)?;
+            }
+            ze_structure_type_t::ZE_STRUCTURE_TYPE_KERNEL_MAX_GROUP_SIZE_EXT_PROPERTIES => {
+                let place = next.cast::<ze_kernel_max_group_size_properties_ext_t>();
+                let mut value = read(place.cast_const())?;
+                value.maxGroupSize = kernel.group_items();
+                write(place, value)?;
+            }
+            _ => {}
+        }
+        next = base.pNext.cast();
+    }
+    Ok(())
+}
+
+entry! {
+    fn zeKernelCreate(
+        module: ze_module_handle_t,
+        desc: *const ze_kernel_desc_t,
+        kernel: *mut ze_kernel_handle_t,
+    ) {
+        let module = handles::get::<Module, _>(module)?;
+        let desc = read(desc)?;
+        present(kernel)?;
+        if desc.flags & !(ZE_KERNEL_FLAG_FORCE_RESIDENCY | ZE_KERNEL_FLAG_EXPLICIT_RESIDENCY) != 0 {
+            return Err(INVALID_ENUMERATION);
+        }
+        if desc.pKernelName.is_null() {
+            return Err(INVALID_NULL_POINTER);
+        }
+        // SAFETY: the contract of entry points: it ends with a zero.
+        let name = unsafe { CStr::from_ptr(desc.pKernelName) };
+        let found = module.program.kernel(name).map_err(|failure| {
+            describe(&failure.to_string());
+            match failure.is_unknown_name() {
+                true => INVALID_KERNEL_NAME,
+                false => UNKNOWN,
+            }
+        })?;
+        let count = found.info().parameters;
+        let created = Kernel {
+            _module_use: module.use_count.take(),
+            parameters: (0..count).filter_map(|index| found.parameter(index)).collect(),
+            state: Mutex::new(State {
+                arguments: vec![None; count],
+                group: None,
+                offset: [0; 3],
+                indirect: 0,
+            }),
+            kernel: found,
+            name: name.to_owned(),
+            use_count: UseCount::default(),
+            module,
+        };
+        created.state().group = created.required();
+        write(kernel, handles::create(Arc::new(created))?)
+    }
+
+    fn zeKernelDestroy(kernel: ze_kernel_handle_t) {
+        let kernel = handles::take::<Kernel, _>(kernel, |_| Ok(()))?;
+        kernel.use_count.check("the kernel");
+        Ok(())
+    }
+
+    fn zeKernelSetCacheConfig(kernel: ze_kernel_handle_t, flags: ze_cache_config_flags_t) {
+        handles::get::<Kernel, _>(kernel)?;
+        match flags & !(ZE_CACHE_CONFIG_FLAG_LARGE_SLM | ZE_CACHE_CONFIG_FLAG_LARGE_DATA) {
+            0 => Ok(()),
+            _ => Err(INVALID_ENUMERATION),
+        }
+    }
+
+    fn zeKernelSetGroupSize(kernel: ze_kernel_handle_t, x: u32, y: u32, z: u32) {
+        let kernel = handles::get::<Kernel, _>(kernel)?;
+        let size = [x, y, z];
+        if size.contains(&0) {
+            return Err(INVALID_ARGUMENT);
+        }
+        let items = size.into_iter().try_fold(1_u32, u32::checked_mul);
+        let is_allowed = items.is_some_and(|items| items <= kernel.group_items())
+            && kernel.required().is_none_or(|required| required == size);
+        if !is_allowed {
+            return Err(INVALID_GROUP_SIZE_DIMENSION);
+        }
+        kernel.state().group = Some(size);
+        Ok(())
+    }
+
+    fn zeKernelSuggestGroupSize(
+        kernel: ze_kernel_handle_t,
+        all_x: u32,
+        all_y: u32,
+        all_z: u32,
+        x: *mut u32,
+        y: *mut u32,
+        z: *mut u32,
+    ) {
+        let kernel = handles::get::<Kernel, _>(kernel)?;
+        let all = [all_x, all_y, all_z];
+        if all.contains(&0) {
+            return Err(INVALID_GLOBAL_WIDTH_DIMENSION);
+        }
+        let size = kernel.required().unwrap_or_else(|| {
+            let mut left = kernel.group_items().min(GOOD_GROUP);
+            all.map(|count| {
+                let size = divisor(count, left);
+                left /= size;
+                size
+            })
+        });
+        write(x, size[0])?;
+        write(y, size[1])?;
+        write(z, size[2])
+    }
+
+    fn zeKernelSuggestMaxCooperativeGroupCount(kernel: ze_kernel_handle_t, count: *mut u32) {
+        handles::get::<Kernel, _>(kernel)?;
+        write(count, COOPERATIVE_GROUPS)
+    }
+
+    fn zeKernelSetArgumentValue(
+        kernel: ze_kernel_handle_t,
+        index: u32,
+        size: usize,
+        value: *const c_void,
+    ) {
+        let kernel = handles::get::<Kernel, _>(kernel)?;
+        let index = index as usize;
+        let parameter = kernel.parameters.get(index).ok_or(INVALID_KERNEL_ARGUMENT_INDEX)?;
+        let argument = kernel.read(*parameter, size, value)?;
+        if let Given::Value(bytes) = &argument {
+            let checked = kernel.kernel.check_argument(index, Argument::Value(bytes));
+            checked.map_err(|_| INVALID_KERNEL_ARGUMENT_SIZE)?;
+        }
+        kernel.state().arguments[index] = Some(argument);
+        Ok(())
+    }
+
+    /// Kernels of the runtime may follow all addresses, so that the flags have no effect.
+    fn zeKernelSetIndirectAccess(
+        kernel: ze_kernel_handle_t,
+        flags: ze_kernel_indirect_access_flags_t,
+    ) {
+        let kernel = handles::get::<Kernel, _>(kernel)?;
+        let known = ZE_KERNEL_INDIRECT_ACCESS_FLAG_HOST
+            | ZE_KERNEL_INDIRECT_ACCESS_FLAG_DEVICE
+            | ZE_KERNEL_INDIRECT_ACCESS_FLAG_SHARED;
+        if flags & !known != 0 {
+            return Err(INVALID_ENUMERATION);
+        }
+        kernel.state().indirect = flags;
+        Ok(())
+    }
+
+    fn zeKernelGetIndirectAccess(
+        kernel: ze_kernel_handle_t,
+        flags: *mut ze_kernel_indirect_access_flags_t,
+    ) {
+        let kernel = handles::get::<Kernel, _>(kernel)?;
+        write(flags, kernel.state().indirect)
+    }
+
+    fn zeKernelGetProperties(
+        kernel: ze_kernel_handle_t,
+        properties: *mut ze_kernel_properties_t,
+    ) {
+        let kernel = handles::get::<Kernel, _>(kernel)?;
+        let mut value = read(properties.cast_const())?;
+        let info = kernel.kernel.info();
+        let required = kernel.required().unwrap_or_default();
+        value.numKernelArgs = info.parameters as u32;
+        value.requiredGroupSizeX = required[0];
+        value.requiredGroupSizeY = required[1];
+        value.requiredGroupSizeZ = required[2];
+        value.requiredNumSubGroups = 0;
+        value.requiredSubgroupSize = info.required_subgroup_size as u32;
+        value.maxSubgroupSize = info.subgroup_size as u32;
+        value.maxNumSubgroups = kernel.group_items() / value.maxSubgroupSize.max(1);
+        value.localMemSize = u32::try_from(info.local_memory).unwrap_or(u32::MAX);
+        value.privateMemSize = u32::try_from(info.private_memory).unwrap_or(u32::MAX);
+        value.spillMemSize = 0;
+        value.uuid = ze_kernel_uuid_t { kid: [0; 16], mid: [0; 16] };
+        write(properties, value)?;
+        fill_chain(&kernel, value.pNext)
+    }
+
+    fn zeKernelGetName(kernel: ze_kernel_handle_t, size: *mut usize, name: *mut c_char) {
+        let kernel = handles::get::<Kernel, _>(kernel)?;
+        let bytes = kernel.name.as_bytes_with_nul();
+        if !name.is_null() {
+            if read(size.cast_const())? < bytes.len() {
+                return Err(INVALID_SIZE);
+            }
+            // SAFETY: the contract of entry points: there is room for as many.
+            unsafe { name.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+        write(size, bytes.len())
+    }
+
+    fn zeKernelSetGlobalOffsetExp(kernel: ze_kernel_handle_t, x: u32, y: u32, z: u32) {
+        let kernel = handles::get::<Kernel, _>(kernel)?;
+        kernel.state().offset = [x, y, z];
+        Ok(())
+    }
+
+    fn zeCommandListAppendLaunchKernel(
+        list: ze_command_list_handle_t,
+        kernel: ze_kernel_handle_t,
+        groups: *const ze_group_count_t,
+        signal: ze_event_handle_t,
+        count: u32,
+        waits: *mut ze_event_handle_t,
+    ) {
+        append(list, kernel, groups, u32::MAX, signal, (count, waits))
+    }
+
+    fn zeCommandListAppendLaunchCooperativeKernel(
+        list: ze_command_list_handle_t,
+        kernel: ze_kernel_handle_t,
+        groups: *const ze_group_count_t,
+        signal: ze_event_handle_t,
+        count: u32,
+        waits: *mut ze_event_handle_t,
+    ) {
+        append(list, kernel, groups, COOPERATIVE_GROUPS, signal, (count, waits))
+    }
+}
+
+/// Counts the use of the kernel that a command launches, for as long as the result lives.
+pub(crate) fn use_of(work: &Work) -> Option<Use> {
+    match work {
+        Work::Launch(launch) => Some(launch.kernel.use_count.take()),
+        _ => None,
+    }
+}
