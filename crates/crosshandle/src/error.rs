@@ -223,6 +223,8 @@ pub enum HolderFault {
     Pinned,
     /// The program has not shown the name's token.
     NotAllowed,
+    /// The name's memory has a writer whose work has not provably ended.
+    Fenced,
     /// The memory cannot be held, or the question makes no sense.
     Refused,
 }
@@ -236,6 +238,7 @@ impl HolderFault {
             | Self::NoSuchName
             | Self::NameTaken
             | Self::Pinned
+            | Self::Fenced
             | Self::Refused => ErrorKind::InvalidArgument,
         }
     }

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{DEADLINE, Directory, Parent, Process, is};
-use crosshandle::holder::{self, HeldName, HoldOptions, Holder, ServeOptions, Status};
+use crosshandle::holder::{
+    self, ClaimOptions, HeldName, HoldOptions, Holder, ServeOptions, Status,
+};
 use crosshandle::{
     AllocationOptions, Context, Error, HolderFault, Memory, MemoryHandle, handle::AnyHandle,
 };
@@ -18,6 +20,7 @@ const HOLDER: &str = "holder";
 const SUCCESSOR: &str = "successor";
 const MAKER: &str = "maker";
 const READER: &str = "reader";
+const WRITER: &str = "writer";
 
 /// Runs the part of a second process, if this is one. All tests have the same.
 fn role() -> bool {
@@ -47,6 +50,8 @@ fn role() -> bool {
         make();
     } else if is(READER) {
         read();
+    } else if is(WRITER) {
+        write();
     } else {
         return false;
     }
@@ -96,6 +101,14 @@ fn make() {
                 parent.say(memory.handle().expect("a handle"));
                 all.insert(seed, memory);
             }
+            "handles" => {
+                let memory = all
+                    .entry(seed)
+                    .or_insert_with(|| make_memory(&context, seed));
+                let writes = memory.handle().expect("a handle");
+                let reads = memory.handle_read_only().expect("a handle");
+                parent.say(format_args!("{writes} {reads}"));
+            }
             "drop" => {
                 all.remove(&seed);
                 parent.say("dropped");
@@ -112,6 +125,74 @@ fn make() {
                     Ok(done) => parent.say(format_args!("held {} {}", done.version, done.is_safe)),
                     Err(error) => parent.say(format_args!("refused {error}")),
                 }
+            }
+        }
+    }
+}
+
+/// Claims a name and writes, as it is told: `claim NAME WAIT_MS FORCE`, `fill` until it is killed, `fork`,
+/// `end`, `drop`.
+fn write() {
+    let directory = Directory::inherited();
+    let (context, holder) = (directory.context(), holder_of(&directory));
+    let mut parent = Parent::new();
+    let mut claimed = None;
+    while let Some(line) = parent.hear() {
+        let words: Vec<_> = line.split(' ').collect();
+        match words[0] {
+            "claim" => {
+                let wait = Duration::from_millis(words[2].parse().expect("a number"));
+                let options = ClaimOptions::new().wait(wait).force(words[3] == "true");
+                match holder.claim(words[1], &options) {
+                    Ok(lease) => {
+                        let handle = lease.held().parts[0].handle.expect("for writing");
+                        let memory = context.open_memory(&handle).expect("opened");
+                        parent.say(format_args!("epoch {} {handle}", lease.epoch()));
+                        claimed = Some((Some(lease), Some(memory)));
+                    }
+                    Err(error) => parent.say(format_args!("refused {error}")),
+                }
+            }
+            "fill" => {
+                let (lease, memory) = claimed.take().expect("claimed");
+                let (epoch, memory) = (lease.expect("it").epoch(), memory.expect("it"));
+                // What the writer before wrote last stays: nobody else writes.
+                let (mut last, mut now) = ([0; 8], [0; 8]);
+                memory.read(0, &mut last).expect("readable");
+                for _ in 0..200 {
+                    std::thread::yield_now();
+                    memory.read(0, &mut now).expect("readable");
+                    assert_eq!(now, last, "somebody else writes");
+                }
+                memory.write(8, &epoch.to_le_bytes()).expect("written");
+                parent.say("filling");
+                for count in 0_u64.. {
+                    memory.write(0, &count.to_le_bytes()).expect("written");
+                    memory.read(8, &mut now).expect("readable");
+                    assert_eq!(u64::from_le_bytes(now), epoch, "another epoch's writer");
+                }
+            }
+            "fork" => {
+                // SAFETY: the child calls nothing but pause(2) and _exit(2).
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: both are safe in a forked child.
+                    unsafe {
+                        libc::pause();
+                        libc::_exit(0);
+                    }
+                }
+                assert!(child > 0, "a child");
+                parent.say(child);
+            }
+            "end" => {
+                let (lease, _) = claimed.as_mut().expect("claimed");
+                lease.take().expect("not ended").end().expect("ended");
+                parent.say("ended");
+            }
+            _ => {
+                claimed = None;
+                parent.say("dropped");
             }
         }
     }
@@ -180,7 +261,11 @@ struct Pair {
 
 impl Pair {
     fn start(test: &str, directory: &Directory) -> Self {
-        let mut first = Process::start(test, HOLDER, directory);
+        Self::start_by(&[], test, directory)
+    }
+
+    fn start_by(by: &[&str], test: &str, directory: &Directory) -> Self {
+        let mut first = Process::start_by(by, test, HOLDER, directory);
         assert_eq!(first.hear(), "ready");
         let holder = holder_of(directory);
         let pair = Self {
@@ -599,6 +684,373 @@ fn a_holder_withstands_senseless_programs() {
     let held = pair.holder.open("good").expect("it answers");
     check(&open_held(&directory.context(), &held).expect("opened"), 1);
     assert!(AnyHandle::from_bytes(held.parts[0].read_only.expect("one").as_bytes()).is_ok());
+}
+
+/// The question by which a program hands memory over.
+fn hold_text(name: &str, request: u64, writes: &str, reads: &str) -> String {
+    format!(
+        r#"{{"protocol":1,"question":{{"hold":{{"name":"{name}","request":{request},"parts":[{{"role":"memory","device":"host","kind":"device","bytes":{LEN},"handle":"{writes}","read_only":"{reads}"}}]}}}}}}"#
+    )
+}
+
+/// Hears the answer to a question that [`send_raw`] has sent.
+fn hear_raw(stream: &OwnedFd) -> String {
+    let timeout = rustix::net::sockopt::Timeout::Recv;
+    rustix::net::sockopt::set_socket_timeout(stream, timeout, Some(DEADLINE)).expect("a timeout");
+    let mut answer = vec![0; 60 << 10];
+    let flags = rustix::net::RecvFlags::empty();
+    let (len, _) = rustix::net::recv(stream, &mut answer[..], flags).expect("an answer");
+    String::from_utf8_lossy(&answer[..len]).into_owned()
+}
+
+#[test]
+fn a_silent_maker_holds_up_no_other() {
+    const TEST: &str = "a_silent_maker_holds_up_no_other";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let pair = Pair::start(TEST, &directory);
+    let mut silent = Process::start(TEST, MAKER, &directory);
+    let mut other = Process::start(TEST, MAKER, &directory);
+    silent.say("handles 1");
+    let handles = silent.hear();
+    let (writes, reads) = handles.split_once(' ').expect("two handles");
+    silent.stop();
+    let mut kept = Vec::new();
+    for number in 0..24 {
+        let text = hold_text(&format!("silent-{number}"), 0, writes, reads);
+        kept.push(send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"));
+    }
+    // All of them have been heard: it answers in turn.
+    assert_eq!(pair.holder.list().expect("names").len(), 0);
+    other.say("hand-over 2 other");
+    assert_eq!(other.hear(), "held 1 true");
+    drop(kept);
+}
+
+#[test]
+fn a_holder_takes_no_more_than_its_successor_can_have() {
+    const TEST: &str = "a_holder_takes_no_more_than_its_successor_can_have";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let limited = ["sh", "-c", "ulimit -n 520; exec \"$0\" \"$@\""];
+    let pair = Pair::start_by(&limited, TEST, &directory);
+    let context = alone(&directory);
+    let mut held = 0;
+    let refused = loop {
+        let memory = context.allocate(LEN).expect("memory");
+        memory.write(0, &contents(held, LEN)).expect("written");
+        match memory.hand_over(&pair.holder, &format!("name-{held}")) {
+            Ok(done) => assert!(done.is_safe, "the successor lives"),
+            Err(error) => break error.to_string(),
+        }
+        held += 1;
+        assert!(held < 260, "more than both can have");
+    };
+    assert!(refused.contains("ulimit -n"), "{refused}");
+    assert!(held > 8, "{held}");
+    for _ in 0..2 {
+        Pair::kill(pair.await_safe().pid);
+        for seed in [0, held - 1] {
+            let name = pair.holder.open(&format!("name-{seed}")).expect("held");
+            check(
+                &open_held(&directory.context(), &name).expect("opened"),
+                seed,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_name_that_is_replaced_keeps_its_tokens() {
+    const TEST: &str = "a_name_that_is_replaced_keeps_its_tokens";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let pair = Pair::start(TEST, &directory);
+    let context = alone(&directory);
+    let with = |token: &str| pair.holder.clone().token(token);
+    let publish = |holder: &Holder, options: HoldOptions| {
+        let memory = make_memory(&context, 1);
+        holder.hand_over("secret", &[("memory", &memory)], options.replaces(true))
+    };
+    let tokens = |read: &str| {
+        HoldOptions::new()
+            .read_token(read)
+            .write_token("w")
+            .admin_token("admin")
+    };
+    let is_refused = |result: crosshandle::Result<HeldName>| {
+        let refused = result.expect_err("a token is needed");
+        assert!(
+            matches!(
+                refused,
+                Error::Holder {
+                    fault: HolderFault::NotAllowed,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+    };
+    publish(&pair.holder, tokens("r")).expect("published");
+    let next = publish(&with("w"), HoldOptions::new()).expect("published");
+    assert_eq!(next.version, 2);
+    is_refused(pair.holder.open("secret"));
+    with("r").open("secret").expect("its token still");
+    // Who may write may not say who may read.
+    let taken = publish(&with("w"), tokens("mine"));
+    is_refused(taken.map(|_| unreachable!("it has tokens")));
+    publish(&with("w"), tokens("r")).expect("the same tokens");
+    let next = publish(&with("admin"), tokens("other")).expect("published");
+    assert_eq!(next.version, 4);
+    is_refused(with("r").open("secret"));
+    with("other").open("secret").expect("the new token");
+    with("admin").remove("secret").expect("removed");
+}
+
+#[test]
+fn a_hand_over_is_done_once_however_often_it_is_asked_for() {
+    const TEST: &str = "a_hand_over_is_done_once_however_often_it_is_asked_for";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let pair = Pair::start(TEST, &directory);
+    let mut maker = Process::start(TEST, MAKER, &directory);
+    maker.say("handles 1");
+    let handles = maker.hear();
+    let (writes, reads) = handles.split_once(' ').expect("two handles");
+    let ask = |request| {
+        let text = hold_text("one", request, writes, reads);
+        hear_raw(&send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"))
+    };
+    let first = ask(7);
+    assert!(
+        first.contains(r#""handed_over":{"version":1,"is_safe":true}"#),
+        "{first}"
+    );
+    assert_eq!(ask(7), first);
+    // As if the answer had been lost with the holder.
+    Pair::kill(pair.await_safe().pid);
+    pair.await_safe();
+    assert_eq!(ask(7), first);
+    assert_eq!(pair.holder.open("one").expect("held").version, 1);
+    let other = ask(8);
+    assert!(other.contains("name_taken"), "{other}");
+}
+
+#[test]
+fn a_takeover_needs_no_names_in_the_directory() {
+    const TEST: &str = "a_takeover_needs_no_names_in_the_directory";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let pair = Pair::start(TEST, &directory);
+    let mut maker = Process::start(TEST, MAKER, &directory);
+    maker.say("make 1");
+    let handle = maker.hear();
+    maker.say("hand-over 1 one");
+    assert_eq!(maker.hear(), "held 1 true");
+    maker.kill();
+    for round in 0..3 {
+        let status = pair.await_safe();
+        // Whoever may write there can do that.
+        for entry in fs::read_dir(directory.path()).expect("entries") {
+            let path = entry.expect("an entry").path();
+            let name = path
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
+            if round == 0 || name.contains("held") || name == "holder.importers" {
+                fs::remove_file(&path).expect("removed");
+            }
+        }
+        Pair::kill(status.pid);
+        let begin = Instant::now();
+        while pair.holder.status().is_err() {
+            assert!(begin.elapsed() < DEADLINE, "nobody has taken over");
+            std::thread::yield_now();
+        }
+        let held = pair.holder.open("one").expect("held still");
+        check(&open_held(&directory.context(), &held).expect("opened"), 1);
+        // By a handle from before.
+        let handle: MemoryHandle = handle.parse().expect("a handle");
+        check(
+            &directory.context().open_memory(&handle).expect("opened"),
+            1,
+        );
+        assert_eq!(pair.await_safe().takeovers, round + 1);
+    }
+    let second = ServeOptions::new().socket_dir(directory.path());
+    holder::serve(second, || ()).expect_err("there is one");
+}
+
+/// Makes memory, hands it over, and ends its maker.
+fn hold_region(test: &str, directory: &Directory) {
+    let mut maker = Process::start(test, MAKER, directory);
+    maker.say("hand-over 1 region");
+    assert_eq!(maker.hear(), "held 1 true");
+    maker.kill();
+}
+
+/// Has a writer claim the region. Returns its epoch and its handle, or why it was refused.
+fn claim(writer: &mut Process, wait_ms: u64, forces: bool) -> Result<(u64, MemoryHandle), String> {
+    writer.say(&format!("claim region {wait_ms} {forces}"));
+    let answer = writer.hear();
+    let words: Vec<_> = answer.split(' ').collect();
+    match words[0] {
+        "epoch" => Ok((
+            words[1].parse().expect("a number"),
+            words[2].parse().expect("a handle"),
+        )),
+        _ => Err(answer),
+    }
+}
+
+#[test]
+fn a_region_has_one_writer_at_a_time() {
+    const TEST: &str = "a_region_has_one_writer_at_a_time";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let pair = Pair::start(TEST, &directory);
+    let mut maker = Process::start(TEST, MAKER, &directory);
+    maker.say("hand-over 1 region");
+    assert_eq!(maker.hear(), "held 1 true");
+    let mut first = Process::start(TEST, WRITER, &directory);
+    let mut second = Process::start(TEST, WRITER, &directory);
+    // Its maker has it mapped.
+    let refused = claim(&mut first, 0, false).expect_err("it is open for writing");
+    assert!(refused.contains("open for writing"), "{refused}");
+    maker.kill();
+    let (epoch, handle) = claim(&mut first, 0, false).expect("claimed");
+    assert_eq!(epoch, 1);
+    let refused = claim(&mut second, 0, false).expect_err("it has a writer");
+    assert!(refused.contains("has not ended"), "{refused}");
+    let refused = pair
+        .holder
+        .open_to_write("region")
+        .expect_err("it has a writer");
+    assert!(refused.to_string().contains("claim it"), "{refused}");
+    // Reading needs no claim, and readers are told of the next writer.
+    let reading = pair.holder.open("region").expect("held");
+    assert_eq!((reading.epoch, reading.writer), (1, Some(first.id())));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| pair.holder.await_epoch("region", 1, DEADLINE));
+        first.say("fill");
+        assert_eq!(first.hear(), "filling");
+        first.kill_alone();
+        let (epoch, _) = claim(&mut second, 0, false).expect("the first has ended");
+        assert_eq!(epoch, 2);
+        let told = waiting.join().expect("no panic").expect("told");
+        assert_eq!((told.epoch, told.version), (2, 1));
+        check_open(&directory, &told);
+    });
+    // What the first one was given opens nothing any more.
+    directory
+        .context()
+        .open_memory(&handle)
+        .expect_err("of an epoch that is over");
+    // Who has ended its claim must have let go of it.
+    second.say("end");
+    assert_eq!(second.hear(), "ended");
+    let mut third = Process::start(TEST, WRITER, &directory);
+    let refused = claim(&mut third, 0, false).expect_err("the second has it mapped");
+    assert!(refused.contains("open for writing"), "{refused}");
+    second.say("drop");
+    assert_eq!(second.hear(), "dropped");
+    // Dropped memory is unmapped soon.
+    assert_eq!(claim(&mut third, 30_000, false).expect("claimed").0, 3);
+    // The successor knows who writes.
+    Pair::kill(pair.await_safe().pid);
+    let refused = claim(&mut second, 0, false).expect_err("the third lives");
+    assert!(refused.contains("has not ended"), "{refused}");
+    assert_eq!(claim(&mut second, 0, true).expect("by force").0, 4);
+    Pair::kill(pair.await_safe().pid);
+    assert_eq!(pair.holder.open("region").expect("held").epoch, 4);
+}
+
+fn check_open(directory: &Directory, held: &HeldName) {
+    let memory = open_held(&directory.context(), held).expect("readers open it as ever");
+    assert_eq!(memory.len(), LEN);
+}
+
+#[test]
+fn a_forked_child_of_a_writer_holds_its_fence() {
+    const TEST: &str = "a_forked_child_of_a_writer_holds_its_fence";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _pair = Pair::start(TEST, &directory);
+    hold_region(TEST, &directory);
+    let mut first = Process::start(TEST, WRITER, &directory);
+    let mut second = Process::start(TEST, WRITER, &directory);
+    assert_eq!(claim(&mut first, 0, false).expect("claimed").0, 1);
+    first.say("fork");
+    let child: u32 = first.hear().parse().expect("a process");
+    first.kill_alone();
+    let refused = claim(&mut second, 0, false).expect_err("its child lives");
+    assert!(refused.contains("forked from its writer"), "{refused}");
+    Pair::kill(child);
+    assert_eq!(claim(&mut second, 30_000, false).expect("claimed").0, 2);
+}
+
+/// Writers are killed while they write, with two others waiting each time: one of them is let in, after the
+/// last write, and no two have one epoch. `CROSSHANDLE_FENCE_CYCLES` says how often.
+#[test]
+fn writers_are_killed_and_no_two_have_one_epoch() {
+    const TEST: &str = "writers_are_killed_and_no_two_have_one_epoch";
+    if role() {
+        return;
+    }
+    let cycles = std::env::var("CROSSHANDLE_FENCE_CYCLES").ok();
+    let cycles: u64 = cycles.map_or(100, |text| text.parse().expect("a number"));
+    let directory = Directory::new();
+    let pair = Pair::start(TEST, &directory);
+    hold_region(TEST, &directory);
+    let mut random = Random(0xFE4CE);
+    let (won, winners) = std::sync::mpsc::channel::<(Process, String)>();
+    let contend = || {
+        let (won, mut writer) = (won.clone(), Process::start(TEST, WRITER, &directory));
+        writer.say("claim region 60000 false");
+        std::thread::spawn(move || {
+            let answer = writer.hear();
+            let _ = won.send((writer, answer));
+        });
+    };
+    contend();
+    contend();
+    for cycle in 1..=cycles {
+        let (mut writer, answer) = winners.recv_timeout(DEADLINE).expect("one is let in");
+        assert!(
+            answer.starts_with(&format!("epoch {cycle} ")),
+            "{cycle}: {answer}"
+        );
+        writer.say("fill");
+        assert_eq!(writer.hear(), "filling");
+        contend();
+        if cycle % 8 == 0 {
+            Pair::kill(pair.await_safe().pid);
+        }
+        random.moment();
+        assert!(winners.try_recv().is_err(), "two writers at a time");
+        assert_eq!(pair.holder.open("region").expect("held").epoch, cycle);
+        writer.kill();
+    }
+    for _ in 0..2 {
+        let (writer, answer) = winners.recv_timeout(DEADLINE).expect("the others");
+        assert!(answer.starts_with("epoch "), "{answer}");
+        writer.kill();
+    }
 }
 
 /// Numbers that look random, the same in each run.

@@ -64,6 +64,9 @@ pub(crate) enum Command {
     /// Protect a name from being removed or replaced
     #[command(after_help = EXIT_STATUS_HELP)]
     Pin(holder::PinArgs),
+    /// End the epoch of a held name's writer, once that has provably ended
+    #[command(after_help = holder::FENCE_AFTER_HELP)]
+    Fence(holder::FenceArgs),
     /// Remove the sockets of processes that were killed
     #[command(after_help = EXIT_STATUS_HELP)]
     Gc(gc::Args),
@@ -98,6 +101,7 @@ impl Command {
             Self::Ls(args) => holder::list(&args, settings),
             Self::Rm(args) => holder::remove(&args, settings),
             Self::Pin(args) => holder::pin(&args, settings),
+            Self::Fence(args) => holder::fence(&args, settings),
             Self::Gc(args) => gc::run(&args, settings),
             Self::Inspect(args) => texts::inspect::run(&args),
             Self::Completions(args) => texts::completions::run(&args, command_line()),

@@ -213,3 +213,41 @@ fn a_socket_of_the_service_manager_is_taken_and_left() {
     sandbox.run(["hold", "--stop"]).expect(0);
     assert!(path.exists(), "it is the service manager's");
 }
+
+#[test]
+fn a_fence_ends_an_epoch() {
+    let sandbox = Sandbox::new();
+    let pair = Pair::start(&sandbox);
+    let file = sandbox.file("bytes", &contents(5000));
+    sandbox
+        .run(["share", text(&file), "--name", "region"])
+        .expect(0);
+    let listed = sandbox.run(["ls", "--json"]).expect(0).json();
+    assert_eq!(listed[0]["epoch"], 0);
+    for epoch in 1..=2 {
+        let fenced = sandbox.run(["fence", "region"]).expect(0);
+        let expected = format!("region epoch {epoch}: nobody writes\n");
+        assert_eq!(fenced.text(), expected);
+        // The successor goes on counting.
+        kill(pair.await_safe().0);
+    }
+    pair.await_safe();
+    // A program that has claimed it and lives.
+    let holder = crosshandle::holder::Holder::new().socket_dir(sandbox.sockets());
+    let lease = holder
+        .claim("region", &crosshandle::holder::ClaimOptions::new())
+        .expect("claimed");
+    assert_eq!(lease.epoch(), 3);
+    let refused = sandbox.run(["fence", "region"]).expect(1);
+    assert!(
+        refused.stderr.contains("has not ended"),
+        "{}",
+        refused.stderr
+    );
+    let listed = sandbox.run(["ls"]).expect(0);
+    let state = format!("epoch 3 of {}", std::process::id());
+    assert!(listed.text().contains(&state), "{}", listed.text());
+    sandbox.run(["fence", "region", "--force"]).expect(0);
+    lease.end().expect_err("it has another writer by now");
+    sandbox.run(["fence", "absent"]).expect(1);
+}

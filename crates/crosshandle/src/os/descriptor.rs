@@ -38,6 +38,15 @@ pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
     })
 }
 
+/// Returns whether a peer's file is a dma-buf: a driver's memory, which is in no file system. Asks the
+/// kernel alone; `false` where there is no `/proc`.
+pub(crate) fn is_dma_buf(file: impl AsFd) -> bool {
+    // Its links' texts could be those of a file in a mount of the peer's own; this line could not.
+    let number = file.as_fd().as_raw_fd();
+    std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"))
+        .is_ok_and(|info| info.lines().any(|line| line.starts_with("exp_name:")))
+}
+
 /// Returns whether a file lies in a file system that no other running kernel has too, as far as is
 /// known.
 pub(crate) fn is_on_this_machine_alone(file: impl AsFd) -> bool {

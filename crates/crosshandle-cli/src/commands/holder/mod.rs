@@ -1,9 +1,11 @@
 //! The holder, and the commands that ask it.
 
+mod fence;
 mod hold;
 mod load;
 mod names;
 
+pub(super) use fence::{AFTER_HELP as FENCE_AFTER_HELP, Args as FenceArgs, run as fence};
 pub(super) use hold::{
     AFTER_HELP as HOLD_AFTER_HELP, Args as HoldArgs, SuccessorArgs, run as hold, succeed,
 };

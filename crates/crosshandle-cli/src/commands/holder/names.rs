@@ -45,6 +45,8 @@ struct Listed<'a> {
     pinned: bool,
     has_tokens: bool,
     created_unix_s: u64,
+    epoch: u64,
+    writer: Option<u32>,
     label: &'a str,
     parts: Vec<ListedPart<'a>>,
 }
@@ -71,19 +73,20 @@ pub(crate) fn list(args: &ListArgs, settings: &Settings) -> Result<()> {
     for name in &names {
         let mut devices: Vec<_> = name.parts.iter().map(|part| &*part.device).collect();
         devices.dedup();
-        let state = match (name.pinned, name.has_tokens) {
-            (true, true) => "pinned, token",
-            (true, false) => "pinned",
-            (false, true) => "token",
-            (false, false) => "",
-        };
+        let mut state = Vec::new();
+        state.extend(name.pinned.then(|| "pinned".to_owned()));
+        state.extend(name.has_tokens.then(|| "token".to_owned()));
+        state.extend((name.epoch > 0).then(|| match name.writer {
+            Some(pid) => format!("epoch {} of {pid}", name.epoch),
+            None => format!("epoch {}", name.epoch),
+        }));
         table.add_row([
             name.name.clone(),
             name.version.to_string(),
             bytes(sum(name)),
             devices.join(", "),
             name.parts.len().to_string(),
-            state.into(),
+            state.join(", "),
         ]);
     }
     for column in [1, 2, 4] {
@@ -118,6 +121,8 @@ fn listed(name: &HeldName) -> Listed<'_> {
         pinned: name.pinned,
         has_tokens: name.has_tokens,
         created_unix_s: name.created_unix_s,
+        epoch: name.epoch,
+        writer: name.writer,
         label: &name.label,
         parts: name
             .parts

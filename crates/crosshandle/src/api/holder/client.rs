@@ -6,6 +6,7 @@ use crate::api::memory::Memory;
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::MemoryHandle;
 use crate::ipc::broker::{PeerPolicy, address, control_path};
+use crate::os::process;
 use crate::os::socket::{self, Granted, Guard, Received};
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use crate::types::report::ObjectKind;
@@ -62,7 +63,8 @@ impl HoldOptions {
     }
 
     /// Sets whether the name may be in use already (default: no). Then what is handed over is the name's
-    /// next version. The holder lets go of the version before; who has that open keeps it.
+    /// next version. The holder lets go of the version before; who has that open keeps it. The name keeps its
+    /// tokens if none are set here; setting others takes the token of administration.
     pub fn replaces(mut self, replaces: bool) -> Self {
         self.replaces = replaces;
         self
@@ -103,6 +105,11 @@ pub struct HeldName {
     pub created_unix_s: u64,
     /// Whether some uses of the name take a token.
     pub has_tokens: bool,
+    /// Counts the writers that have [claimed](Holder::claim) the name, from 1; 0 if none has.
+    pub epoch: u64,
+    /// The process that may write the memory, in the holder's PID namespace, unless it has ended its claim
+    /// or none has one. It may have ended itself.
+    pub writer: Option<u32>,
     /// The memory.
     pub parts: Vec<HeldPart>,
 }
@@ -154,6 +161,8 @@ impl TryFrom<Entry> for HeldName {
             pinned: entry.pinned,
             created_unix_s: entry.created_unix_s,
             has_tokens: entry.has_tokens,
+            epoch: entry.epoch,
+            writer: entry.writer,
             parts: entry.parts.into_iter().map(part).collect::<Result<_>>()?,
         })
     }
@@ -241,6 +250,7 @@ impl Holder {
             replaces: options.replaces,
             tokens: options.tokens,
             parts: told,
+            request: new_request()?,
         };
         hold.check()?;
         match self.ask(Question::Hold(hold))? {
@@ -286,12 +296,17 @@ impl Holder {
             name: name.to_owned(),
             writes: false,
             version,
+            epoch: None,
         };
-        let asking = Self {
+        self.within(timeout).opened(question)
+    }
+
+    /// Returns a holder that waits for so long.
+    pub(super) fn within(&self, timeout: Duration) -> Self {
+        Self {
             timeout,
             ..self.clone()
-        };
-        asking.opened(question)
+        }
     }
 
     /// Returns all names, in order, without handles.
@@ -355,14 +370,14 @@ impl Holder {
         self.done(Question::Stop)
     }
 
-    fn opened(&self, question: Question) -> Result<HeldName> {
+    pub(super) fn opened(&self, question: Question) -> Result<HeldName> {
         match self.ask(question)? {
             Answer::Opened(entry) => entry.try_into(),
             _ => Err(senseless()),
         }
     }
 
-    fn done(&self, question: Question) -> Result<()> {
+    pub(super) fn done(&self, question: Question) -> Result<()> {
         match self.ask(question)? {
             Answer::Done => Ok(()),
             _ => Err(senseless()),
@@ -370,7 +385,7 @@ impl Holder {
     }
 
     /// Asks a question, again if the holder dies meanwhile. All questions may be asked twice.
-    fn ask(&self, question: Question) -> Result<Answer> {
+    pub(super) fn ask(&self, question: Question) -> Result<Answer> {
         let request = Request {
             protocol: PROTOCOL,
             token: self.token.clone(),
@@ -460,7 +475,14 @@ impl Holder {
 /// Bytes of the last entry of a list, which may begin within the limit.
 const LIST_SLACK: usize = 64 << 10;
 
-fn senseless() -> Error {
+/// Returns a number for a question that may be asked twice and is to be done once.
+pub(super) fn new_request() -> Result<u64> {
+    let mut bytes = [0; 8];
+    process::random(&mut bytes).map_err(Error::os("asking for random numbers"))?;
+    Ok(u64::from_ne_bytes(bytes).max(1))
+}
+
+pub(super) fn senseless() -> Error {
     Error::Protocol("the holder answers another question")
 }
 

@@ -31,12 +31,24 @@ pub(super) enum Question {
     Hold(Hold),
     /// Asks for the handles of a name.
     Open { name: String, writes: bool },
-    /// Asks for the handles of a name as soon as it has a later version than `version`.
+    /// Asks for the handles of a name as soon as it has a later version than `version`, or a later epoch
+    /// than `epoch` if that is given.
     Await {
         name: String,
         writes: bool,
         version: u64,
+        #[serde(default)]
+        epoch: Option<u64>,
     },
+    /// Asks for the handles of a name to be its one writer: in an epoch of its own.
+    Claim {
+        name: String,
+        /// Whether that is to be granted without proof that the writer before has ended.
+        forces: bool,
+        request: u64,
+    },
+    /// Says that the writer which has claimed a name by this question writes no more.
+    EndClaim { name: String, request: u64 },
     /// Asks for all names behind `after`.
     List { after: Option<String> },
     /// Asks to let go of a name.
@@ -57,9 +69,13 @@ pub(super) struct Hold {
     /// Whether the name may be in use: then this is its next version.
     #[serde(default)]
     pub(super) replaces: bool,
+    /// The name's tokens; if there are none here, those that it has.
     #[serde(default)]
     pub(super) tokens: Tokens,
     pub(super) parts: Vec<Part>,
+    /// A random number: the same question asked twice is done once. 0: a question that is not asked twice.
+    #[serde(default)]
+    pub(super) request: u64,
 }
 
 /// What a program must show to use a name, if anything: who may write may read, and the administrator may
@@ -101,6 +117,12 @@ pub(super) struct Entry {
     pub(super) pinned: bool,
     pub(super) created_unix_s: u64,
     pub(super) has_tokens: bool,
+    /// The number of its latest writer, from 1; 0 if none has claimed it.
+    #[serde(default)]
+    pub(super) epoch: u64,
+    /// That writer's process, if it has one here and has not ended its claim.
+    #[serde(default)]
+    pub(super) writer: Option<u32>,
     pub(super) parts: Vec<Part>,
 }
 
@@ -114,6 +136,8 @@ pub(super) enum Answer {
         is_safe: bool,
     },
     Opened(Entry),
+    /// The program is the writer of the name, in its epoch.
+    Claimed(Entry),
     Listed {
         names: Vec<Entry>,
         more: bool,

@@ -31,13 +31,18 @@
 //!
 //! `docs/holder.md` in the repository has the protocol, what survives what, and figures.
 
+mod claim;
 mod client;
+mod fence;
+mod identity;
 mod message;
+mod segment;
 mod server;
 mod state;
 mod successor;
 mod tuning;
 
+pub use claim::{ClaimOptions, Lease};
 pub use client::{HandedOver, HeldName, HeldPart, HoldOptions, Holder};
 pub use message::Status;
 

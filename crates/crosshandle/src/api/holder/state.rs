@@ -1,24 +1,20 @@
 //! What a holder has: memory under its makers' records, and names for it. The holder and its successor
 //! have the same.
 
+use super::fence::Writer;
+use super::identity::Maker;
 use super::message::{Entry, Hold, Part, Tokens};
+use super::segment::HeldSegment;
 use super::tuning::MAX_HELD_CONTEXTS;
 use crate::error::{Error, Result};
-use crate::handle::{BackendKind, Fields, MemoryHandle};
-use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::broker::{Fetched, HolderDirectory, PeerPolicy, Route};
-use crate::ipc::{
-    Attachment, Credential, Deadline, Exporter, First, HeldMemory, Label, Origin, Particulars,
-    Shared,
-};
-use crate::os::descriptor::{self, FileKind};
-use crate::os::memfd;
-use crate::threads::disposer::Disposal;
+use crate::handle::{Fields, Key, MemoryHandle};
+use crate::ipc::broker::{HolderDirectory, PeerPolicy};
+use crate::ipc::{Credential, Exporter, HeldMemory, Label, Particulars};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::collections::btree_map::Entry as ContextEntry;
+use std::sync::Arc;
 
 /// The context of another process: its exporter and its number there.
 pub(super) type ContextKey = (u64, u32);
@@ -33,124 +29,19 @@ pub(super) struct Record {
     /// What reports call it.
     pub(super) name: String,
     pub(super) memory: Arc<HeldSegment>,
+    /// Who has made it.
+    pub(super) maker: Maker,
     /// The number of names that need it.
     pub(super) names: usize,
-}
-
-/// Memory that a process keeps by its descriptor alone.
-pub(super) struct HeldSegment {
-    pub(super) file: Arc<OwnedFd>,
-    /// A descriptor for reading only, made when it is needed.
-    read_only: OnceLock<Arc<OwnedFd>>,
-    pub(super) len: u64,
-    pub(super) note: BackendBlob,
-    /// Dropped after the descriptor, which a peer sent.
-    _disposal: Option<Disposal>,
-}
-
-impl HeldSegment {
-    pub(super) fn new(file: Arc<OwnedFd>, len: u64, note: BackendBlob) -> Self {
-        Self {
-            file,
-            read_only: OnceLock::new(),
-            len,
-            note,
-            _disposal: None,
-        }
-    }
-}
-
-impl Shared for HeldSegment {
-    fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
-        if access == Access::ReadWrite || !memfd::is_memory(&self.file) {
-            return Ok(Arc::clone(&self.file));
-        }
-        if let Some(file) = self.read_only.get() {
-            return Ok(Arc::clone(file));
-        }
-        let file = memfd::reopen_read_only(self.file.as_fd())
-            .map_err(Error::os("making a read-only descriptor"))?;
-        Ok(Arc::clone(self.read_only.get_or_init(|| Arc::new(file))))
-    }
-
-    fn note(&self) -> BackendBlob {
-        self.note
-    }
-}
-
-/// Asks a handle's maker for the memory, as an importer does. Waits until the deadline.
-pub(super) fn fetch(
-    handle: &MemoryHandle,
-    origin: &Origin,
-    deadline: &Deadline,
-) -> Result<Arc<HeldSegment>> {
-    let fields = handle.fields();
-    let access = match fields.read_only {
-        true => Access::ReadOnly,
-        false => Access::ReadWrite,
-    };
-    let attachment = Attachment::to(
-        &fields,
-        Route::Exporter,
-        origin,
-        First::Memory(access),
-        deadline,
-    )?;
-    let Fetched {
-        file,
-        segment: _,
-        len,
-        note,
-        disposal,
-    } = attachment.fetch(&fields, access, deadline)?;
-    let memory = HeldSegment {
-        file,
-        read_only: OnceLock::new(),
-        len,
-        note,
-        _disposal: disposal,
-    };
-    if fields.offset != 0 || fields.length > len {
-        return Err(Error::invalid(
-            "only memory that has its segment alone can be held, and this one begins within one",
-        ));
-    }
-    check(&memory, fields.backend)?;
-    Ok(memory.into())
-}
-
-/// Refuses what does not keep its memory, or could not be given to importers.
-fn check(memory: &HeldSegment, backend: BackendKind) -> Result<()> {
-    let not_memory = || Error::Protocol("its descriptor is of no memory that outlives it");
-    if memfd::is_memory(&memory.file) {
-        let looked = memfd::check(&memory.file).map_err(Error::os("looking at memory"))?;
-        // A driver's legacy handle comes in a file of its own, which is shorter.
-        return match looked == (memory.len, true) {
-            true => Ok(()),
-            false => Err(Error::Unsupported(
-                "this memory ends with its maker, so it cannot be held: allocate it with crosshandle \
-                 or with the driver's virtual memory management"
-                    .into(),
-            )),
-        };
-    }
-    if backend == BackendKind::Host {
-        return Err(not_memory());
-    }
-    match descriptor::kind(&memory.file) {
-        Ok(FileKind::Stream) | Err(_) => Err(not_memory()),
-        Ok(_) => Ok(()),
-    }
 }
 
 /// A context of another process, as far as it was handed over.
 struct HeldContext {
     exporter: Arc<Exporter>,
-    records: usize,
+    /// The process that the context is of.
+    maker: Maker,
+    /// The records that are held, by their numbers in the context.
+    records: BTreeMap<u32, RecordKey>,
 }
 
 /// A name and what it stands for.
@@ -163,19 +54,38 @@ pub(super) struct Name {
     pub(super) created_unix_s: u64,
     pub(super) tokens: Tokens,
     pub(super) parts: Vec<Part>,
+    /// The user who handed it over.
+    pub(super) owner: u32,
+    /// The number of the question by which it was handed over.
+    pub(super) request: u64,
+    /// The number of its latest writer.
+    pub(super) epoch: u64,
+    pub(super) writer: Option<Writer>,
 }
 
 impl Name {
-    pub(super) fn new(hold: Hold, version: u64, created_unix_s: u64) -> Self {
+    /// Makes the name that a program has asked for, in the place of the one that it has now.
+    pub(super) fn new(hold: Hold, before: Option<&Self>, owner: u32, created_unix_s: u64) -> Self {
+        let kept = before.filter(|_| !hold.tokens.has_some());
         Self {
             name: hold.name,
-            version,
+            version: before.map_or(1, |before| before.version + 1),
             label: hold.label,
             pinned: false,
             created_unix_s,
-            tokens: hold.tokens,
+            tokens: kept.map_or(hold.tokens, |before| before.tokens.clone()),
             parts: hold.parts,
+            owner,
+            request: hold.request,
+            // Other memory, which nobody has claimed; readers go on counting.
+            epoch: before.map_or(0, |before| before.epoch),
+            writer: None,
         }
+    }
+
+    /// Returns whether it was handed over by the same question.
+    pub(super) fn is_of(&self, hold: &Hold) -> bool {
+        hold.request != 0 && hold.request == self.request
     }
 
     /// Returns what is told of the name: with handles for reading, or for writing too, or without.
@@ -198,6 +108,10 @@ impl Name {
             pinned: self.pinned,
             created_unix_s: self.created_unix_s,
             has_tokens: self.tokens.has_some(),
+            epoch: self.epoch,
+            writer: (self.writer.as_ref())
+                .filter(|writer| !writer.is_released)
+                .and_then(Writer::pid),
             parts: self.parts.iter().map(part).collect(),
         }
     }
@@ -245,6 +159,11 @@ impl Holdings {
         }
     }
 
+    /// Returns the number of contexts of which something is held.
+    pub(super) fn contexts(&self) -> usize {
+        self.contexts.len()
+    }
+
     pub(super) fn names(&self) -> &BTreeMap<String, Name> {
         &self.names
     }
@@ -271,17 +190,18 @@ impl Holdings {
                 )),
             };
         }
+        self.check_maker(fields.exporter, &record.maker)?;
         let contexts = self.contexts.len();
         let context = match self.contexts.entry(context_of(&fields)) {
-            std::collections::btree_map::Entry::Occupied(found) => found.into_mut(),
-            std::collections::btree_map::Entry::Vacant(_) if contexts >= MAX_HELD_CONTEXTS => {
+            ContextEntry::Occupied(found) => found.into_mut(),
+            ContextEntry::Vacant(_) if contexts >= MAX_HELD_CONTEXTS => {
                 return Err(Error::LimitReached {
                     what: format!("memory of {contexts} contexts is held"),
                     remedy: "remove names (crosshandle rm), or hand over memory of fewer contexts"
                         .into(),
                 });
             }
-            std::collections::btree_map::Entry::Vacant(vacant) => {
+            ContextEntry::Vacant(vacant) => {
                 let label = Label {
                     name: Some(format!("held for {:016x}", fields.exporter)),
                     device: record.device.clone(),
@@ -291,10 +211,17 @@ impl Holdings {
                 let exporter = Exporter::of_another(fields.context, label, policy)?;
                 vacant.insert(HeldContext {
                     exporter,
-                    records: 0,
+                    maker: record.maker,
+                    records: BTreeMap::new(),
                 })
             }
         };
+        // A maker never uses the number of such a record again.
+        if context.records.contains_key(&fields.record) {
+            return Err(Error::invalid(
+                "another object is held under the same number of its maker's",
+            ));
+        }
         let access = match fields.read_only {
             true => Access::ReadOnly,
             false => Access::ReadWrite,
@@ -313,9 +240,46 @@ impl Holdings {
         context
             .exporter
             .hold(Credential::of(&fields), memory, &record.name)?;
-        context.records += 1;
+        context.records.insert(fields.record, key);
         self.records.insert(key, record);
         Ok(())
+    }
+
+    /// Refuses a record of an exporter of which another process's records are held: whoever may write the
+    /// socket directory can answer under the name of a maker that has ended.
+    fn check_maker(&self, exporter: u64, maker: &Maker) -> Result<()> {
+        let contexts = self.contexts.range((exporter, 0)..=(exporter, u32::MAX));
+        let mut makers = contexts.map(|(_, context)| &context.maker);
+        match makers.all(|known| known.may_be(maker)) {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                "another process answers under the name of the one that made what is held; hand over memory \
+                 of the process that runs",
+            )),
+        }
+    }
+
+    /// Answers for a record under another key from now on, under all names that need it. Returns the
+    /// record's handle.
+    pub(super) fn rekey(&mut self, before: &MemoryHandle, key: Key) -> Option<MemoryHandle> {
+        let mut record = self.records.remove(&key_of(before))?;
+        let fields = before.fields();
+        let handle = MemoryHandle::new(&Fields { key, ..fields });
+        if let Some(context) = self.contexts.get_mut(&context_of(&fields)) {
+            context.exporter.rekey_held(Credential::of(&fields), key);
+            context.records.insert(fields.record, key_of(&handle));
+        }
+        record.handle = handle;
+        self.records.insert(key_of(&handle), record);
+        let parts = self.names.values_mut().flat_map(|name| &mut name.parts);
+        let is_it = |part: &Part| {
+            part.handles()
+                .is_ok_and(|(writes, _)| writes == Some(*before))
+        };
+        for part in parts.filter(|part| is_it(part)) {
+            part.handle = Some(handle.to_string());
+        }
+        Some(handle)
     }
 
     /// Answers for a record no more. Returns its exporter if nothing of that one is held any more.
@@ -325,8 +289,8 @@ impl Holdings {
         let context_key = context_of(&fields);
         let context = self.contexts.get_mut(&context_key)?;
         context.exporter.release_held(Credential::of(&fields));
-        context.records -= 1;
-        if context.records == 0 {
+        context.records.remove(&fields.record);
+        if context.records.is_empty() {
             self.contexts.remove(&context_key);
         }
         let is_last = !self.contexts.keys().any(|(of, _)| *of == fields.exporter);
@@ -355,6 +319,17 @@ impl Holdings {
         }
     }
 
+    /// Returns another name by which a name's memory can be written, if there is one.
+    pub(super) fn other_name_of(&self, name: &Name) -> Option<&Name> {
+        let keys: Vec<_> = name.handles().map(|handle| key_of(&handle)).collect();
+        self.names.values().find(|other| {
+            other.name != name.name
+                && other
+                    .handles()
+                    .any(|handle| keys.contains(&key_of(&handle)))
+        })
+    }
+
     pub(super) fn name_mut(&mut self, name: &str) -> Option<&mut Name> {
         self.names.get_mut(name)
     }
@@ -381,7 +356,8 @@ impl Holdings {
         unneeded
     }
 
-    /// Names the holder's socket for all exporters whose records are held.
+    /// Names the holder's socket for all exporters whose records are held. Returns the first failure, after
+    /// all of them.
     pub(super) fn answer_for_all(&self, directory: &HolderDirectory) -> Result<()> {
         let mut exporters: Vec<_> = self
             .contexts
@@ -389,8 +365,89 @@ impl Holdings {
             .map(|(exporter, _)| *exporter)
             .collect();
         exporters.dedup();
-        exporters
+        let answers = exporters
             .into_iter()
-            .try_for_each(|exporter| directory.answer_for(exporter))
+            .map(|exporter| directory.answer_for(exporter));
+        answers.fold(Ok(()), Result::and)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::{BackendKind, DeviceUuid};
+    use crate::ipc::broker::protocol::BackendBlob;
+    use crate::os::memfd;
+    use crate::threads::disposer::PeerDescriptor;
+
+    fn record(exporter: u64, number: u32, key: u8, pid: u32) -> Record {
+        let fields = Fields {
+            backend: BackendKind::Host,
+            read_only: false,
+            exporter,
+            pid: 1,
+            context: 1,
+            key: Key::from_bytes([key; 16]),
+            device: DeviceUuid::from_bytes([1; 16]),
+            generation: 5,
+            record: number,
+            segment: number,
+            offset: 0,
+            length: 4096,
+            host: 1,
+        };
+        let file = PeerDescriptor::from(memfd::create("test", 4096).expect("memory"));
+        Record {
+            handle: MemoryHandle::new(&fields),
+            device: "host".into(),
+            kind: ObjectKind::Device,
+            name: "test".into(),
+            memory: Arc::new(HeldSegment::received(file, 4096, BackendBlob::new(&[]))),
+            maker: Maker::new(0, pid),
+            names: 0,
+        }
+    }
+
+    #[test]
+    fn who_answers_under_a_makers_name_replaces_nothing() {
+        let mut holdings = Holdings::new(PeerPolicy::SameUser);
+        let (maker, other) = (std::process::id(), std::os::unix::process::parent_id());
+        holdings.add_record(record(7, 3, 1, maker)).expect("held");
+        holdings.add_record(record(7, 4, 2, maker)).expect("held");
+        // Under a number that is in use, by the maker itself or by one that cannot be seen.
+        for pid in [maker, 0] {
+            holdings
+                .add_record(record(7, 3, 9, pid))
+                .expect_err("a number in use");
+        }
+        // Under another number, by another process.
+        let refused = holdings
+            .add_record(record(7, 5, 3, other))
+            .expect_err("another process");
+        assert!(
+            refused.to_string().contains("another process answers"),
+            "{refused}"
+        );
+        holdings
+            .add_record(record(8, 5, 4, other))
+            .expect("its own");
+        assert_eq!(holdings.records().len(), 3);
+        // A key is changed, and nothing else.
+        let before = record(7, 3, 1, maker).handle;
+        let after = holdings
+            .rekey(&before, Key::from_bytes([8; 16]))
+            .expect("held");
+        assert_eq!(after.fields().record, 3);
+        assert!(
+            holdings.records().contains_key(&[8; 16]) && !holdings.records().contains_key(&[1; 16])
+        );
+        assert_eq!(
+            holdings.remove_record(&key_of(&after)),
+            None,
+            "another one is held"
+        );
+        holdings
+            .add_record(record(7, 3, 1, maker))
+            .expect("the number is free again");
     }
 }

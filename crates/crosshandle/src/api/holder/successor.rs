@@ -2,13 +2,17 @@
 //! holder sends every change, with the descriptors that belong to it, and the successor confirms it. The
 //! hang-up is the successor's word to take over.
 
-use super::state::{HeldSegment, Holdings, Name, Record, RecordKey};
+use super::identity::Maker;
+use super::segment::HeldSegment;
+use super::state::{Holdings, Name, Record, RecordKey};
 use super::tuning::{MAX_MESSAGE_BYTES, MAX_UNCONFIRMED};
 use crate::error::{Error, Result};
-use crate::handle::MemoryHandle;
+use crate::handle::{Key, MemoryHandle};
 use crate::ipc::broker::protocol::BackendBlob;
+use crate::ipc::broker::{FileId, HolderFiles};
 use crate::os::fork::KeptFromChildren;
 use crate::os::socket::{self, Granted, Received};
+use crate::threads::disposer::PeerDescriptor;
 use crate::types::report::ObjectKind;
 use data_encoding::HEXLOWER;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -32,15 +36,20 @@ pub(super) struct SuccessorCommand {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Change {
-    /// The first message. The sockets of programs and importers come along.
+    /// The first message.
     Begin {
         directory: PathBuf,
         /// Whether the socket of programs belongs to a service manager.
         is_given: bool,
         takeovers: u64,
     },
-    /// The lock of the directory's holder comes along.
-    Lock,
+    /// The sockets of programs and importers come along, in the place of those before.
+    Sockets {
+        programs: Option<FileId>,
+        importers: Option<FileId>,
+    },
+    /// The lock of the directory's holder comes along, in the place of the one before.
+    Lock { file: Option<FileId> },
     /// A record is held from now on. Its descriptor comes along.
     Record {
         handle: String,
@@ -49,7 +58,10 @@ pub(super) enum Change {
         name: String,
         len: u64,
         note: String,
+        maker: Maker,
     },
+    /// A record has another key from now on.
+    Rekey { handle: String, key: RecordKey },
     /// A name stands for something from now on, and for what it stood before no more.
     Name(Box<Name>),
     /// A name stands for nothing any more.
@@ -71,7 +83,7 @@ struct Confirmed {
 }
 
 impl Change {
-    pub(super) fn record(record: &Record) -> (Self, Vec<Arc<OwnedFd>>) {
+    pub(super) fn record(record: &Record) -> (Self, Vec<Sent>) {
         let change = Self::Record {
             handle: record.handle.to_string(),
             device: record.device.clone(),
@@ -79,10 +91,14 @@ impl Change {
             name: record.name.clone(),
             len: record.memory.len,
             note: HEXLOWER.encode(record.memory.note.as_bytes()),
+            maker: record.maker,
         };
-        (change, vec![Arc::clone(&record.memory.file)])
+        (change, vec![Arc::clone(&record.memory) as _])
     }
 }
+
+/// What is sent along with a change: whoever drops it last closes it as its kind of descriptor must be.
+pub(super) type Sent = Arc<dyn AsFd>;
 
 /// The most descriptors that come with one change.
 const MAX_FILES: usize = 2;
@@ -92,7 +108,7 @@ pub(super) struct Successor {
     stream: KeptFromChildren,
     child: Child,
     /// Changes that are not sent yet.
-    outgoing: VecDeque<(Vec<u8>, Vec<Arc<OwnedFd>>)>,
+    outgoing: VecDeque<(Vec<u8>, Vec<Sent>)>,
     /// The number of the latest change.
     serial: u64,
     confirmed: u64,
@@ -128,7 +144,7 @@ impl Successor {
     }
 
     /// Tells of a change as soon as there is room, and returns its number.
-    pub(super) fn tell(&mut self, change: Change, files: Vec<Arc<OwnedFd>>) -> u64 {
+    pub(super) fn tell(&mut self, change: Change, files: Vec<Sent>) -> u64 {
         self.serial += 1;
         let message = Message {
             serial: self.serial,
@@ -223,6 +239,8 @@ pub(super) struct Inheritance {
     /// Whether the socket of programs belongs to a service manager.
     pub(super) is_given: bool,
     pub(super) takeovers: u64,
+    /// Which files of the directory the sockets and the lock are.
+    pub(super) files: HolderFiles,
     pub(super) holdings: Holdings,
 }
 
@@ -234,33 +252,43 @@ pub(super) fn follow(
     mut holdings: Holdings,
 ) -> Result<Option<Inheritance>> {
     let mut buffer = vec![0; MAX_MESSAGE_BYTES + 1024];
-    let mut begun = None;
-    let mut lock = None;
+    let (mut begun, mut sockets, mut lock) = (None, None, None);
+    let mut files = HolderFiles::default();
     loop {
         if is_to_stop(stream, stop)? {
             return Ok(None);
         }
-        let received = socket::receive_until::<OwnedFd>(stream, &mut buffer, MAX_FILES, None);
-        let (len, files): (usize, Granted<OwnedFd>) = match received {
-            Ok(Received::Message(len, files)) => (len, files),
+        let received = socket::receive_until(stream, &mut buffer, MAX_FILES, None);
+        let (len, granted): (usize, Granted<PeerDescriptor>) = match received {
+            Ok(Received::Message(len, granted)) => (len, granted),
             Ok(Received::HungUp) | Err(Errno::CONNRESET) => break,
             Ok(Received::Unwanted) => return Err(Error::Protocol("the holder makes no sense")),
             Err(errno) => return Err(Error::os("waiting for the holder")(errno)),
         };
         let Message { serial, change } = serde_json::from_slice(&buffer[..len])
             .map_err(|_| Error::Protocol("the holder makes no sense"))?;
-        let mut files = files.into_iter();
+        let mut granted = granted.into_iter();
         let mut file = || {
             let missing = Error::Protocol("the holder sent no descriptor");
-            files.next().ok_or(missing)
+            granted.next().ok_or(missing)
         };
         match change {
             Change::Begin {
                 directory,
                 is_given,
                 takeovers,
-            } => begun = Some((directory, is_given, takeovers, file()?, file()?)),
-            Change::Lock => lock = Some(file()?),
+            } => begun = Some((directory, is_given, takeovers)),
+            Change::Sockets {
+                programs,
+                importers,
+            } => {
+                sockets = Some((file()?.into_owned(), file()?.into_owned()));
+                (files.programs, files.importers) = (programs, importers);
+            }
+            Change::Lock { file: id } => {
+                lock = Some(file()?.into_owned());
+                files.lock = id;
+            }
             Change::Record {
                 handle,
                 device,
@@ -268,17 +296,23 @@ pub(super) fn follow(
                 name,
                 len,
                 note,
+                maker,
             } => {
                 let note = HEXLOWER.decode(note.as_bytes()).unwrap_or_default();
-                let file = Arc::new(file()?);
+                let note = BackendBlob::new(&note);
+                let memory = HeldSegment::received(file()?, len, note);
                 holdings.add_record(Record {
                     handle: handle.parse()?,
                     device,
                     kind,
                     name,
-                    memory: Arc::new(HeldSegment::new(file, len, BackendBlob::new(&note))),
+                    memory: Arc::new(memory),
+                    maker,
                     names: 0,
                 })?;
+            }
+            Change::Rekey { handle, key } => {
+                holdings.rekey(&handle.parse()?, Key::from_bytes(key));
             }
             Change::Name(name) => drop(holdings.set_name(*name)),
             Change::Forget { name } => drop(holdings.remove_name(&name)),
@@ -302,7 +336,8 @@ pub(super) fn follow(
             Err(errno) => return Err(Error::os("answering the holder")(errno)),
         }
     }
-    let (Some((directory, is_given, takeovers, programs, importers)), Some(lock)) = (begun, lock)
+    let (Some((directory, is_given, takeovers)), Some((programs, importers)), Some(lock)) =
+        (begun, sockets, lock)
     else {
         return Ok(None);
     };
@@ -313,6 +348,7 @@ pub(super) fn follow(
         importers,
         lock,
         takeovers,
+        files,
         holdings,
     }))
 }

@@ -27,10 +27,52 @@ pub(super) const MAX_PROGRAMS: usize = 256;
 /// answered. Halved: fewer readers can wait. Doubled: all places may be taken by who waits.
 pub(super) const MAX_WAITING: usize = MAX_PROGRAMS / 2;
 
-/// Hand-overs whose memory is fetched at a time: each takes a thread, and a maker that never answers keeps
-/// it for [`FETCH_TIMEOUT`]. Halved: programs that hand over at the same time are told sooner to try
-/// again. Doubled: twice the threads and descriptors for makers that do not answer.
-pub(super) const MAX_FETCHES: usize = 16;
+/// Programs of one process that wait for a version, or for their turn, at a time. Halved: fewer threads of one
+/// program can wait. Doubled: two processes can take all places of [`MAX_WAITING`].
+pub(super) const MAX_WAITING_OF_PROCESS: usize = MAX_WAITING / 4;
+
+/// Jobs at a time: hand-overs whose memory is fetched, and claims that are looked into. Each takes a thread,
+/// and a maker that never answers keeps it for [`FETCH_TIMEOUT`]. Halved: programs that ask at the same time
+/// wait for longer. Doubled: twice the threads and descriptors for makers that do not answer.
+pub(super) const MAX_JOBS: usize = 16;
+
+/// Jobs at a time for the programs of one user. Halved: a user's programs wait for longer where the others ask
+/// nothing. At [`MAX_JOBS`]: one user's silent makers hold up the other users.
+pub(super) const MAX_JOBS_OF_USER: usize = 12;
+
+/// Jobs at a time for one process. Halved: a program that hands over from several threads takes longer.
+/// Doubled: two silent ones hold up the user's other programs for [`FETCH_TIMEOUT`].
+pub(super) const MAX_JOBS_OF_PROCESS: usize = 4;
+
+/// Looks at all processes of the machine for one claim: once more whenever one has ended meanwhile. Halved:
+/// claims are refused more often on a machine that starts many. Doubled: they take longer before that.
+pub(super) const MAX_PROCESS_SCANS: u32 = 16;
+
+/// Time after which a program claims a name again that has another writer. Halved: twice the looks at all
+/// processes. Doubled: the next writer begins that much later.
+pub(super) const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Descriptors that a holder needs beside what it holds: connections of programs, importers, and its own.
+/// Halved: a full holder cannot answer as many at a time. Doubled: less can be held with the usual limit of
+/// 1,024.
+pub(super) const OTHER_DESCRIPTORS: usize = MAX_PROGRAMS + 128;
+
+/// Descriptors that a record takes at most: its own, and one for reading only. Halved: the limit may be reached.
+/// Doubled: half as much is held.
+pub(super) const RECORD_DESCRIPTORS: usize = 2;
+
+/// Descriptors that a maker's context takes at most, for its tables. Halved: the limit may be reached. Doubled:
+/// memory of fewer makers is held.
+pub(super) const CONTEXT_DESCRIPTORS: usize = 8;
+
+/// Names at a time. Halved: fewer small objects can be held. Doubled: twice the memory that labels and
+/// handles may take, some 20 KB each at most.
+pub(super) const MAX_NAMES: usize = 4096;
+
+/// Sockets for importers that others have removed from the directory, and at which the holder answers still.
+/// Halved: connections are lost sooner where somebody removes the names again and again. Doubled: more
+/// descriptors for that.
+pub(super) const MAX_OLD_LISTENERS: usize = 4;
 
 /// Contexts of other processes whose memory is held. Halved: fewer makers can hand over. Doubled: twice
 /// the memory, of which each may take as much as [`MAX_HELD_INDEX`] lets it.

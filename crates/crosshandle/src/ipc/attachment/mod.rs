@@ -192,6 +192,14 @@ impl Attachment {
         }
     }
 
+    /// Returns the user and the process number of who answers; 0 for a process that has no number here.
+    pub(crate) fn peer(&self) -> (u32, u32) {
+        match &self.link {
+            Link::Local(_) => (rustix::process::geteuid().as_raw(), process::pid()),
+            Link::Remote { connection, .. } => (connection.uid(), connection.peer_pid()),
+        }
+    }
+
     /// Returns whether the exporter is this very process.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.link, Link::Local(_))

@@ -206,11 +206,14 @@ impl SocketDirectory {
 
     /// Returns whether two names are there and of one file.
     pub(super) fn are_same(&self, one: &str, other: &str) -> bool {
-        let status = |name: &str| fs::statat(&self.place, name, AtFlags::SYMLINK_NOFOLLOW);
-        match (status(one), status(other)) {
-            (Ok(one), Ok(other)) => one.st_ino == other.st_ino && one.st_dev == other.st_dev,
-            _ => false,
-        }
+        self.file_id(one)
+            .is_some_and(|file| self.file_id(other) == Some(file))
+    }
+
+    /// Returns which file has a name, if there is one.
+    pub(super) fn file_id(&self, name: &str) -> Option<(u64, u64)> {
+        let status = fs::statat(&self.place, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((status.st_dev, status.st_ino))
     }
 
     /// Opens a file of this user, and makes it first if there is none.

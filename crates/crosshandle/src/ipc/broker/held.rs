@@ -22,6 +22,20 @@ const IMPORTERS: &str = "holder.importers";
 /// The name of the file that the living holder has locked.
 const LOCK: &str = "holder.lock";
 
+/// What tells a file from all others: its file system and its number there.
+pub(crate) type FileId = (u64, u64);
+
+/// The files in the socket directory that are a holder's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct HolderFiles {
+    /// The socket for programs.
+    pub(crate) programs: Option<FileId>,
+    /// The socket for importers.
+    pub(crate) importers: Option<FileId>,
+    /// The lock.
+    pub(crate) lock: Option<FileId>,
+}
+
 /// A socket directory with a holder in it.
 pub(crate) struct HolderDirectory {
     directory: SocketDirectory,
@@ -41,6 +55,15 @@ impl HolderDirectory {
             directory: SocketDirectory::open(path, shared)?,
             shared,
         })
+    }
+
+    /// Returns which files have the names of a holder's files, each `None` if nothing has it.
+    pub(crate) fn files(&self) -> HolderFiles {
+        HolderFiles {
+            programs: self.directory.file_id(CONTROL),
+            importers: self.directory.file_id(IMPORTERS),
+            lock: self.directory.file_id(LOCK),
+        }
     }
 
     /// Takes the lock of the directory's one holder. It is held as long as any process has the

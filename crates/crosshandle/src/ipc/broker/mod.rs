@@ -27,7 +27,7 @@ pub(crate) use deadline::Deadline;
 pub(crate) use exports::{
     Attached, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceBatch, PieceFile, Supply,
 };
-pub(crate) use held::{HolderDirectory, control_path};
+pub(crate) use held::{FileId, HolderDirectory, HolderFiles, control_path};
 pub(crate) use listener::{Broker, HeldListener};
 pub(crate) use published::{hold, local_exports, publish, release_held, withdraw};
 pub(crate) use sweep::dead_sockets;

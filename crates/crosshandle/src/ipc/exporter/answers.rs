@@ -69,13 +69,16 @@ impl Exporter {
         if !self.is_current(credential.record) {
             return Err(Refusal::Stale);
         }
+        if let Exported::Memory(memory) = &export.object
+            && memory.is_moved
+        {
+            // Before its key, which the holder may have changed.
+            return Err(Refusal::Moved);
+        }
         if export.key != credential.key && !is_planted("finding-1") {
             return Err(Refusal::WrongKey);
         }
-        match &export.object {
-            Exported::Memory(memory) if memory.is_moved => Err(Refusal::Moved),
-            object => Ok(object),
-        }
+        Ok(&export.object)
     }
 
     fn fetch(

@@ -3,7 +3,7 @@
 use super::Exporter;
 use crate::error::{Error, Result};
 use crate::event_protocol::Owner;
-use crate::handle::HandleKind;
+use crate::handle::{HandleKind, Key};
 use crate::ipc::broker::{self, Exports, PeerPolicy};
 use crate::ipc::describe::Label;
 use crate::ipc::open_count;
@@ -84,6 +84,16 @@ impl Exporter {
         let this: Weak<dyn Exports> = self.this.clone();
         broker::hold(key, self.policy.clone(), this);
         Ok(())
+    }
+
+    /// Answers for such a record under another key from now on, and under the one before no more.
+    pub(crate) fn rekey_held(&self, credential: Credential, key: Key) {
+        broker::release_held(credential.key);
+        if let Some(export) = self.records().export_mut(credential.record.index) {
+            export.key = key;
+        }
+        let this: Weak<dyn Exports> = self.this.clone();
+        broker::hold(key, self.policy.clone(), this);
     }
 
     /// Ends that. Who has the memory open keeps it.

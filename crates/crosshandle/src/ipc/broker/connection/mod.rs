@@ -61,6 +61,8 @@ pub(crate) struct Connection {
     is_self: bool,
     /// The exporter's process id, for messages.
     pid: u32,
+    /// The exporter's process id in this process's PID namespace; 0 if it has none there.
+    peer_pid: u32,
     has_hung_up: AtomicBool,
     directory: PathBuf,
     /// The exporter, unless its holder is connected.
@@ -170,7 +172,11 @@ impl Connection {
             let stream = PeerStream::new(stream, Guard::Look, ());
             // The key goes only to whom the policy trusts.
             let peer = socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
-            let Peer { uid, is_self, .. } = peer;
+            let Peer {
+                uid,
+                is_self,
+                pid: peer_pid,
+            } = peer;
             if !policy.admits(uid) {
                 return Err(Error::NotAdmitted { uid });
             }
@@ -181,6 +187,7 @@ impl Connection {
                 uid,
                 is_self,
                 pid,
+                peer_pid,
                 has_hung_up: AtomicBool::new(false),
                 directory,
                 watched,
@@ -268,6 +275,12 @@ impl Connection {
     /// Returns the user that the exporter runs as.
     pub(crate) fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// Returns the process that answers, by its number in this process's PID namespace; 0 if it has none
+    /// there.
+    pub(crate) fn peer_pid(&self) -> u32 {
+        self.peer_pid
     }
 
     /// Returns whether the exporter is another copy of this library in this very process.

@@ -1,0 +1,45 @@
+//! `crosshandle fence NAME`.
+
+use crate::failure::Result;
+use crate::output;
+use crate::settings::Settings;
+use crate::units::parse_duration;
+use crosshandle::holder::ClaimOptions;
+use std::time::Duration;
+
+pub(crate) const AFTER_HELP: &str = "\
+Begins a new epoch of a name's memory, in which nobody writes, once its writer has provably ended: its process \
+and all that were forked from it are gone, and nobody else can write. Then the next program that claims the name \
+may write at once. Handles for writing that were made before open nothing any more. Readers are told.
+
+Exit status:
+  0  done
+  1  the memory may still be written, or another error, explained on standard error
+  2  wrong usage";
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The name
+    name: String,
+    /// How long to wait for the writer's end, as in 5s or 250ms [default: not at all]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    wait: Option<Duration>,
+    /// Begin it although the writer may write still
+    #[arg(long)]
+    force: bool,
+    /// The name's token, if it has one
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
+    let options = ClaimOptions::new()
+        .wait(args.wait.unwrap_or_default())
+        .force(args.force);
+    let lease = settings
+        .holder(args.token.as_deref())
+        .claim(&args.name, &options)?;
+    let epoch = lease.epoch();
+    lease.end()?;
+    output::line(format_args!("{} epoch {epoch}: nobody writes", args.name))
+}

@@ -1,0 +1,375 @@
+//! Fences: whether the writer of held memory has provably ended, with everything that may write for it.
+//!
+//! The proof has three parts. The writer's process has ended, so the kernel has taken back its memory and its
+//! descriptors, and the driver has stopped what it had under way. No child that it has forked lives: that
+//! would have the same memory, and keep the driver's descriptors open. Nobody else can write: for
+//! memory of the host the kernel tells who has it mapped or open for writing; for a driver's memory the
+//! maker must have ended too, and no MPS daemon may run, which does the work of many processes in one.
+//!
+//! What cannot be seen is not proven, except for the processes that have started the holder, which are
+//! trusted. Descriptors that lie in the queues of sockets cannot be seen, nor
+//! can a process that maps memory for reading and makes that writable later.
+
+use super::identity::{Image, Maker, ProcessIdentity, Status, ancestors};
+use super::tuning::MAX_PROCESS_SCANS;
+use crate::ipc::broker::{FileId, PeerPolicy};
+use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Who may write the memory of a name.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Writer {
+    /// The number of the question by which it was claimed: no other process knows it.
+    pub(super) request: u64,
+    pub(super) uid: u32,
+    /// `None` for one that could not be seen, which only force can have let in.
+    pub(super) process: Option<ProcessIdentity>,
+    pub(super) image: Option<Image>,
+    /// Whether it has said that it does not write any more.
+    pub(super) is_released: bool,
+}
+
+impl Writer {
+    /// Describes the process `pid`; 0 for one that has no number here.
+    pub(super) fn new(request: u64, uid: u32, pid: u32) -> Self {
+        let status = Status::of(pid);
+        Self {
+            request,
+            uid,
+            process: status.map(|status| status.identity),
+            image: status.and_then(|status| status.image),
+            is_released: false,
+        }
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.process.map(|process| process.pid)
+    }
+}
+
+/// What a fence is put around.
+pub(super) struct Region {
+    /// The files of memory of the host.
+    pub(super) host: Vec<FileId>,
+    /// The makers of a driver's memory.
+    pub(super) makers: Vec<Maker>,
+    /// Whether some of it is memory of CUDA.
+    pub(super) is_cuda: bool,
+}
+
+/// A claim that is to be proven.
+pub(super) struct Claim {
+    pub(super) region: Region,
+    /// The writer so far.
+    pub(super) writer: Option<Writer>,
+    /// The process that claims; 0 if it has no number here.
+    pub(super) claimer: u32,
+    /// The holder and its successor.
+    pub(super) pair: [u32; 2],
+    pub(super) policy: PeerPolicy,
+}
+
+/// Why a fence is not proven, for people.
+type Refusal = String;
+
+/// What a look at a process has found.
+enum Look {
+    Harmless,
+    /// It ended before all was seen.
+    Vanished,
+}
+
+impl Claim {
+    /// Returns why the memory may still be written, if it may.
+    pub(super) fn prove(&self) -> Result<(), Refusal> {
+        self.prove_writer_over()?;
+        if !self.region.makers.is_empty() {
+            self.prove_makers_over()?;
+        }
+        if self.region.is_cuda
+            && let Some(what) = mps()
+        {
+            return Err(format!(
+                "{what}, and MPS does the work of many processes in one: stop it (echo quit | \
+                 nvidia-cuda-mps-control)"
+            ));
+        }
+        // Who ends while it is looked at may have left a child that was not there before.
+        for _ in 0..MAX_PROCESS_SCANS {
+            if self.scan()? {
+                return Ok(());
+            }
+        }
+        Err("processes come and go too fast to look at all of them; try again".into())
+    }
+
+    fn prove_writer_over(&self) -> Result<(), Refusal> {
+        let Some(writer) = self.writer.as_ref().filter(|writer| !writer.is_released) else {
+            return Ok(());
+        };
+        match writer.process {
+            None => Err(
+                "the holder cannot see the process of its writer (run both in one PID namespace)"
+                    .into(),
+            ),
+            Some(process) if process.has_ended() => Ok(()),
+            Some(process) => Err(format!(
+                "its writer, process {}, has not ended and has not released it",
+                process.pid
+            )),
+        }
+    }
+
+    fn prove_makers_over(&self) -> Result<(), Refusal> {
+        for maker in &self.region.makers {
+            match maker.process {
+                Some(process) if process.pid == self.claimer || process.has_ended() => {}
+                Some(process) => {
+                    return Err(format!(
+                        "process {} has made it and has it mapped, as far as can be seen from outside of the \
+                         driver: it must end or claim it itself",
+                        process.pid
+                    ));
+                }
+                None => {
+                    return Err("the holder cannot see the process that made it (run both in one PID namespace)".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at all processes that may have the memory. Returns whether none ended meanwhile.
+    fn scan(&self) -> Result<bool, Refusal> {
+        let unseen =
+            |error| format!("the holder cannot list the processes of this machine: {error}");
+        let mut is_complete = true;
+        for entry in fs::read_dir("/proc").map_err(unseen)? {
+            let entry = entry.map_err(unseen)?;
+            let number = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            let Some(pid) = number else {
+                continue;
+            };
+            if !self.pair.contains(&pid) {
+                is_complete &= matches!(self.look_at(pid)?, Look::Harmless);
+            }
+        }
+        Ok(is_complete)
+    }
+
+    fn look_at(&self, pid: u32) -> Result<Look, Refusal> {
+        // Of any user: the directory of a process that may not be dumped belongs to root.
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+            return Ok(Look::Vanished);
+        };
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let mut users = users
+            .unwrap_or("")
+            .split_whitespace()
+            .filter_map(|text| text.parse().ok());
+        let writer = self.writer.as_ref().filter(|writer| !writer.is_released);
+        let may_have_it =
+            |uid: u32| self.policy.admits(uid) || writer.is_some_and(|writer| writer.uid == uid);
+        if !users.any(may_have_it) {
+            return Ok(Look::Harmless);
+        }
+        let Some(status) = Status::of(pid) else {
+            return Ok(Look::Vanished);
+        };
+        if status.is_kernel {
+            return Ok(Look::Harmless);
+        }
+        if status.has_ended {
+            return match status.identity.has_ended() {
+                true => Ok(Look::Harmless),
+                // Its first thread has; others have its memory.
+                false => Ok(Look::Vanished),
+            };
+        }
+        if let Some((writer, image)) = writer.and_then(|writer| Some((writer, writer.image?))) {
+            if status.image == Some(image) && writer.process != Some(status.identity) {
+                return Err(format!(
+                    "process {pid} was forked from its writer and may write for it; end it first"
+                ));
+            }
+            let is_older =
+                (writer.process).is_some_and(|process| status.identity.started < process.started);
+            if status.image.is_none() && !is_older {
+                return unseen(pid);
+            }
+        }
+        if self.region.host.is_empty() || pid == self.claimer {
+            return Ok(Look::Harmless);
+        }
+        self.look_for_host_memory(pid)
+    }
+
+    /// Looks for mappings and descriptors by which a process can write memory of the host.
+    fn look_for_host_memory(&self, pid: u32) -> Result<Look, Refusal> {
+        let writes = || {
+            Err(format!(
+                "process {pid} ({}) has it open for writing; it must end or let go of it",
+                program(pid)
+            ))
+        };
+        let failed = |error: std::io::Error| match error.kind() {
+            ErrorKind::PermissionDenied => unseen(pid),
+            _ => Ok(Look::Vanished),
+        };
+        let maps = match fs::read_to_string(format!("/proc/{pid}/maps")) {
+            Ok(maps) => maps,
+            Err(error) => return failed(error),
+        };
+        let is_ours = |file: FileId| self.region.host.contains(&file);
+        if maps.lines().filter_map(writable_file).any(is_ours) {
+            return writes();
+        }
+        let entries = match fs::read_dir(format!("/proc/{pid}/fd")) {
+            Ok(entries) => entries,
+            Err(error) => return failed(error),
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            // Others' files are not asked for: whoever serves them might not answer.
+            let is_memory = fs::read_link(&path)
+                .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
+            if is_memory && file_of(&path).is_some_and(is_ours) && is_writable(pid, &path) {
+                return writes();
+            }
+        }
+        Ok(Look::Harmless)
+    }
+}
+
+fn unseen(pid: u32) -> Result<Look, Refusal> {
+    // Of more rights than this one, as a service manager or a container's first process may be.
+    if ancestors().contains(&pid) {
+        return Ok(Look::Harmless);
+    }
+    Err(format!(
+        "the holder may not look at process {pid} ({}), which may have it open for writing: run both as \
+         one user with the same capabilities",
+        program(pid)
+    ))
+}
+
+fn program(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.map_or_else(|_| "ended".into(), |name| name.trim_end().to_owned())
+}
+
+/// Returns which file a line of `/proc/PID/maps` maps, if what is written there is seen by others.
+fn writable_file(line: &str) -> Option<FileId> {
+    let mut words = line.split_ascii_whitespace();
+    let (_, access, _) = (words.next()?, words.next()?.as_bytes(), words.next()?);
+    let (device, inode) = (words.next()?, words.next()?);
+    let is_writable = access.get(1) == Some(&b'w') && access.get(3) == Some(&b's');
+    let (high, low) = device.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    is_writable.then_some((makedev(number(high)?, number(low)?), inode.parse().ok()?))
+}
+
+/// Returns which file a descriptor of another process is of.
+fn file_of(path: &Path) -> Option<FileId> {
+    let status = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    Some((
+        makedev(status.stx_dev_major, status.stx_dev_minor),
+        status.stx_ino,
+    ))
+}
+
+/// Returns whether a descriptor of another process is for writing, or that cannot be told.
+fn is_writable(pid: u32, descriptor: &Path) -> bool {
+    let number = descriptor.file_name().unwrap_or_default().to_string_lossy();
+    let Ok(info) = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) else {
+        return true;
+    };
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
+    // The lowest two bits are the access; 0 is for reading alone.
+    flags.is_none_or(|flags| flags & 3 != 0)
+}
+
+/// Returns what shows that work for CUDA may be done by a daemon.
+fn mps() -> Option<String> {
+    let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
+    let directory = directory.map_or_else(|| "/tmp/nvidia-mps".into(), std::path::PathBuf::from);
+    let control = directory.join("control");
+    if control.exists() {
+        return Some(format!("{} exists", control.display()));
+    }
+    let entries = fs::read_dir("/proc").ok()?;
+    entries.flatten().find_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        // The kernel keeps 15 bytes of a name.
+        let is_mps = program(pid).starts_with("nvidia-cuda-mps");
+        is_mps.then(|| format!("process {pid} is a daemon of MPS"))
+    })
+}
+
+/// Returns a file's number as `/proc` and the kernel's calls give it, in one form.
+pub(super) fn normal(file: FileId) -> FileId {
+    (makedev(major(file.0), minor(file.0)), file.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memfd;
+    use std::os::fd::AsRawFd;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn only_what_others_see_counts_as_writable() {
+        let line =
+            |access: &str| format!("7f00-7f01 {access} 00000000 00:01 4711   /memfd:x (deleted)");
+        assert_eq!(writable_file(&line("rw-s")), Some((makedev(0, 1), 4711)));
+        assert_eq!(writable_file(&line("-w-s")), Some((makedev(0, 1), 4711)));
+        assert_eq!(writable_file(&line("r--s")), None);
+        assert_eq!(writable_file(&line("rw-p")), None);
+        assert_eq!(writable_file(""), None);
+        assert_eq!(writable_file("7f00-7f01 rw-s"), None);
+    }
+
+    #[test]
+    fn descriptors_are_told_by_file_and_access() {
+        let memory = memfd::create("test", 4096).expect("memory");
+        let read_only = memfd::reopen_read_only(std::os::fd::AsFd::as_fd(&memory)).expect("opened");
+        let status = rustix::fs::fstat(&memory).expect("a status");
+        let pid = std::process::id();
+        for (file, writes) in [(&memory, true), (&read_only, false)] {
+            let path = format!("/proc/{pid}/fd/{}", file.as_raw_fd());
+            let path = Path::new(&path);
+            assert_eq!(file_of(path), Some(normal((status.st_dev, status.st_ino))));
+            assert_eq!(is_writable(pid, path), writes);
+        }
+        assert!(
+            is_writable(pid, Path::new("/proc/self/fd/99999")),
+            "it cannot be told"
+        );
+    }
+
+    #[test]
+    fn a_daemon_of_mps_is_seen() {
+        let directory = std::env::temp_dir().join(format!("xh-mps-{}", std::process::id()));
+        fs::create_dir(&directory).expect("a directory");
+        let program = directory.join("nvidia-cuda-mps-server");
+        fs::copy("/bin/sleep", &program).expect("a copy");
+        let mut daemon = Command::new(&program)
+            .arg("60")
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("a process");
+        let seen = mps();
+        daemon.kill().expect("it lives");
+        daemon.wait().expect("our child");
+        fs::remove_dir_all(&directory).expect("removed");
+        assert!(seen.is_some(), "{seen:?}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Memory that a process keeps by its descriptor alone: how it is fetched from its maker, and which
+//! descriptors are kept.
+
+use super::identity::Maker;
+use crate::error::{Error, Result};
+use crate::handle::{BackendKind, MemoryHandle};
+use crate::ipc::broker::protocol::BackendBlob;
+use crate::ipc::broker::{Fetched, Route};
+use crate::ipc::{Attachment, Deadline, First, Origin, Shared};
+use crate::os::descriptor::{self, FileKind};
+use crate::os::memfd;
+use crate::threads::disposer::{Disposal, PeerDescriptor};
+use crate::types::Access;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+/// Linux's number of NVIDIA's driver for character devices, whose descriptors CUDA exports memory by.
+const NVIDIA_MAJOR: u32 = 195;
+
+/// Memory that a process keeps by its descriptor alone.
+pub(super) struct HeldSegment {
+    file: Arc<OwnedFd>,
+    /// A descriptor for reading only, made when it is needed.
+    read_only: OnceLock<Arc<OwnedFd>>,
+    pub(super) len: u64,
+    pub(super) note: BackendBlob,
+    /// Dropped after the descriptor, which a peer sent: closing a driver's memory may take long.
+    _disposal: Option<Disposal>,
+}
+
+impl HeldSegment {
+    /// Keeps memory that a holder has told its successor of. Any thread may drop it.
+    pub(super) fn received(file: PeerDescriptor, len: u64, note: BackendBlob) -> Self {
+        let (file, disposal) = match file.into_memory() {
+            Ok(memory) => (Arc::new(memory), None),
+            Err(file) => {
+                let (file, disposal) = file.lend();
+                (file, Some(disposal))
+            }
+        };
+        Self {
+            file,
+            read_only: OnceLock::new(),
+            len,
+            note,
+            _disposal: disposal,
+        }
+    }
+
+    /// Returns which file of memory of the host this is; `None` for a driver's memory.
+    pub(super) fn file_id(&self) -> Option<(u64, u64)> {
+        if !memfd::is_memory(&self.file) {
+            return None;
+        }
+        let status = rustix::fs::fstat(&self.file).ok()?;
+        Some((status.st_dev, status.st_ino))
+    }
+}
+
+impl AsFd for HeldSegment {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Shared for HeldSegment {
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        if access == Access::ReadWrite || !memfd::is_memory(&self.file) {
+            return Ok(Arc::clone(&self.file));
+        }
+        if let Some(file) = self.read_only.get() {
+            return Ok(Arc::clone(file));
+        }
+        let file = memfd::reopen_read_only(self.file.as_fd())
+            .map_err(Error::os("making a read-only descriptor"))?;
+        Ok(Arc::clone(self.read_only.get_or_init(|| Arc::new(file))))
+    }
+
+    fn note(&self) -> BackendBlob {
+        self.note
+    }
+}
+
+/// Asks a handle's maker for the memory, as an importer does. Waits until the deadline. Returns who has
+/// answered, too.
+pub(super) fn fetch(
+    handle: &MemoryHandle,
+    origin: &Origin,
+    deadline: &Deadline,
+) -> Result<(Arc<HeldSegment>, Maker)> {
+    let fields = handle.fields();
+    let access = match fields.read_only {
+        true => Access::ReadOnly,
+        false => Access::ReadWrite,
+    };
+    let attachment = Attachment::to(
+        &fields,
+        Route::Exporter,
+        origin,
+        First::Memory(access),
+        deadline,
+    )?;
+    let Fetched {
+        file,
+        segment: _,
+        len,
+        note,
+        disposal,
+    } = attachment.fetch(&fields, access, deadline)?;
+    let memory = HeldSegment {
+        file,
+        read_only: OnceLock::new(),
+        len,
+        note,
+        _disposal: disposal,
+    };
+    if fields.offset != 0 || fields.length > len {
+        return Err(Error::invalid(
+            "only memory that has its segment alone can be held, and this one begins within one",
+        ));
+    }
+    check(memory.as_fd(), memory.len, fields.backend)?;
+    let (uid, pid) = attachment.peer();
+    Ok((memory.into(), Maker::new(uid, pid)))
+}
+
+/// Refuses what does not keep its memory, could not be given to importers, or is no memory at all: closing
+/// that may block for as long as its sender likes.
+fn check(file: BorrowedFd<'_>, len: u64, backend: BackendKind) -> Result<()> {
+    if memfd::is_memory(file) {
+        let looked = memfd::check(file).map_err(Error::os("looking at memory"))?;
+        // A driver's legacy handle comes in a file of its own, which is shorter.
+        return match looked == (len, true) {
+            true => Ok(()),
+            false => Err(Error::Unsupported(
+                "this memory ends with its maker, so it cannot be held: allocate it with crosshandle \
+                 or with the driver's virtual memory management"
+                    .into(),
+            )),
+        };
+    }
+    let is_memory = match backend {
+        BackendKind::Host => false,
+        BackendKind::Cuda => {
+            let nvidia = FileKind::CharacterDevice {
+                major: NVIDIA_MAJOR,
+            };
+            descriptor::kind(file) == Ok(nvidia) || descriptor::is_dma_buf(file)
+        }
+        BackendKind::LevelZero => descriptor::is_dma_buf(file),
+    };
+    match is_memory {
+        true => Ok(()),
+        false => Err(Error::Protocol(
+            "its descriptor is of no memory that outlives it",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn only_descriptors_of_memory_are_kept() {
+        let memory = memfd::create("test", 4096).expect("memory");
+        let unsealed = memfd::create_unsealed("test", 4096).expect("memory");
+        let (socket, _) = crate::os::socket::pair().expect("two sockets");
+        let (pipe, _write) = rustix::pipe::pipe().expect("a pipe");
+        let open = |path: &str| OwnedFd::from(File::open(path).expect("opened"));
+        let program = std::env::current_exe().expect("this program");
+        let others = [
+            unsealed,
+            socket,
+            pipe,
+            // A file of a file system, which may be served by whoever sent it.
+            File::open(program).expect("opened").into(),
+            open("/dev/null"),
+            open("/"),
+            open("/proc/self/stat"),
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd"),
+        ];
+        for backend in [BackendKind::Host, BackendKind::Cuda, BackendKind::LevelZero] {
+            check(memory.as_fd(), 4096, backend).expect("memory");
+            check(memory.as_fd(), 8192, backend).expect_err("of another length");
+            for (index, other) in others.iter().enumerate() {
+                let refused = check(other.as_fd(), 4096, backend);
+                assert!(refused.is_err(), "{backend}: {index}");
+            }
+        }
+    }
+}

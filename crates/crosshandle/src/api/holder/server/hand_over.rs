@@ -1,0 +1,249 @@
+//! Hand-overs: memory is fetched in the background, and held under a name.
+
+use super::super::identity::Maker;
+use super::super::message::{Answer, Hold, Right, refused};
+use super::super::segment::fetch;
+use super::super::state::{Name, Record, RecordKey, key_of};
+use super::super::successor::Change;
+use super::super::tuning::{FETCH_TIMEOUT, MAX_HELD_INDEX};
+use super::Server;
+use super::programs::{Asker, Stage};
+use super::questions::{not_allowed, too_many_wait};
+use crate::error::{Error, HolderFault, Result};
+use crate::handle::MemoryHandle;
+use crate::ipc::{Credential, Deadline, Origin};
+use crate::os::process;
+
+/// A hand-over whose memory has been fetched.
+struct Fetched {
+    hold: Hold,
+    asker: Asker,
+    token: Option<String>,
+    records: Result<Vec<Record>>,
+}
+
+impl Server {
+    /// Returns why memory may not be held under a name.
+    fn may_hold(&self, hold: &Hold, asker: Asker, token: Option<&str>) -> Result<(), Answer> {
+        if let Err(error) = hold.check() {
+            return Err(refused(HolderFault::Refused, error.to_string()));
+        }
+        let name = &hold.name;
+        if let Some(found) = self.holdings.names().get(name) {
+            if !hold.replaces {
+                return Err(refused(
+                    HolderFault::NameTaken,
+                    format!(
+                        "{name} is in use, by version {} of {} bytes; publish the next version, or take \
+                         another name",
+                        found.version,
+                        found.bytes()
+                    ),
+                ));
+            }
+            if found.pinned {
+                let why = format!("{name} is pinned; unpin it first");
+                return Err(refused(HolderFault::Pinned, why));
+            }
+            if !found.tokens.allow(Right::Write, token) {
+                return Err(not_allowed(name));
+            }
+            let replaces_tokens = hold.tokens.has_some() && hold.tokens != found.tokens;
+            if replaces_tokens && !found.tokens.allow(Right::Admin, token) {
+                let why = format!(
+                    "{name} has tokens, and replacing them takes the one of administration; without new \
+                     ones it keeps those that it has"
+                );
+                return Err(refused(HolderFault::NotAllowed, why));
+            }
+        }
+        self.quota.admit(&self.holdings, hold, asker.uid)
+    }
+
+    /// Has the memory of a hand-over fetched in the background.
+    pub(super) fn hold(&mut self, number: u64, hold: Hold, token: Option<&str>) -> Option<Answer> {
+        let index = self.position(number)?;
+        let asker = self.connected[index].asker;
+        if self.is_done(number, &hold, token) {
+            return None;
+        }
+        if let Err(refusal) = self.may_hold(&hold, asker, token) {
+            return Some(refusal);
+        }
+        if !self.may_wait(asker) {
+            return Some(too_many_wait());
+        }
+        self.connected[index].stage = Stage::Working;
+        let origin = Origin {
+            directory: Some(self.path.clone()),
+            policy: self.terms.policy.clone(),
+            timeout: FETCH_TIMEOUT,
+        };
+        // What a program hands over again, since it got no answer, is not its maker's any more.
+        let records = self.holdings.records().values();
+        let known: Vec<MemoryHandle> = records.map(|record| record.handle).collect();
+        let token = token.map(str::to_owned);
+        self.jobs.submit(number, asker, move || {
+            let records = fetch_all(&hold, &known, &origin);
+            let fetched = Fetched {
+                hold,
+                asker,
+                token,
+                records,
+            };
+            Box::new(move |server| server.take(number, fetched))
+        });
+        None
+    }
+
+    /// Answers a question that was asked and done before, as one is whose answer was lost with a holder.
+    fn is_done(&mut self, number: u64, hold: &Hold, token: Option<&str>) -> bool {
+        let found = self.holdings.names().get(&hold.name);
+        let Some(found) = found.filter(|found| found.is_of(hold)) else {
+            return false;
+        };
+        if !found.tokens.allow(Right::Write, token) && hold.tokens != found.tokens {
+            return false;
+        }
+        let answer = Answer::HandedOver {
+            version: found.version,
+            is_safe: false,
+        };
+        self.promise(number, answer);
+        true
+    }
+
+    fn take(&mut self, number: u64, fetched: Fetched) {
+        if self.is_done(number, &fetched.hold, fetched.token.as_deref()) {
+            return;
+        }
+        let name = fetched.hold.name.clone();
+        match self.keep(fetched) {
+            Ok(version) => {
+                let answer = Answer::HandedOver {
+                    version,
+                    is_safe: false,
+                };
+                self.promise(number, answer);
+                self.notify(&name);
+            }
+            Err(refusal) => self.reply(number, &refusal),
+        }
+    }
+
+    /// Holds what was fetched. Returns the name's version.
+    fn keep(&mut self, fetched: Fetched) -> Result<u64, Answer> {
+        let Fetched {
+            hold,
+            asker,
+            token,
+            records,
+        } = fetched;
+        // Again: another program may have been faster.
+        self.may_hold(&hold, asker, token.as_deref())?;
+        let refuse = |error: Error| refused(HolderFault::Refused, error.to_string());
+        let records = records.map_err(refuse)?;
+        let mut added = Vec::new();
+        let mut failed = None;
+        for record in records {
+            let key = key_of(&record.handle);
+            let exporter = record.handle.fields().exporter;
+            let (change, files) = Change::record(&record);
+            if let Err(error) = self.holdings.add_record(record) {
+                failed = Some(error);
+                break;
+            }
+            added.push(key);
+            self.tell(change, files);
+            if let Err(error) = self.answer_for(exporter) {
+                failed = Some(error);
+                break;
+            }
+        }
+        let before = self.holdings.names().get(&hold.name);
+        let name = Name::new(hold, before, asker.uid, process::time() / 1_000_000_000);
+        let version = name.version;
+        let is_missing = |handle| {
+            let found = self.holdings.records().get(&key_of(&handle));
+            found.is_none_or(|record| record.handle != handle)
+        };
+        if failed.is_none() && name.handles().any(is_missing) {
+            failed = Some(Error::Stale);
+        }
+        if let Some(error) = failed {
+            self.release(added);
+            return Err(refuse(error));
+        }
+        self.tell(Change::Name(Box::new(name.clone())), Vec::new());
+        let unneeded = self.holdings.set_name(name);
+        self.release(unneeded);
+        Ok(version)
+    }
+
+    /// Holds records no more that no name needs.
+    pub(super) fn release(&mut self, keys: Vec<RecordKey>) {
+        for key in keys {
+            let Some(record) = self.holdings.records().get(&key) else {
+                continue;
+            };
+            if record.names > 0 {
+                continue;
+            }
+            let handle = record.handle.to_string();
+            let last_of = self.holdings.remove_record(&key);
+            self.tell(Change::Release { handle }, Vec::new());
+            if let Some(exporter) = last_of {
+                self.directory.leave(exporter);
+            }
+        }
+    }
+}
+
+/// Fetches the records of a hand-over from their makers, but for those that are held already.
+fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec<Record>> {
+    let deadline = Deadline::after(FETCH_TIMEOUT);
+    let mut records = Vec::new();
+    for part in &hold.parts {
+        let (handle, read_only) = part.handles()?;
+        let handle = handle.ok_or_else(|| Error::invalid("a part has no handle for writing"))?;
+        let (fields, other) = (handle.fields(), read_only.fields());
+        let is_pair = fields.exporter == other.exporter
+            && fields.context == other.context
+            && fields.segment == other.segment
+            && fields.length == other.length
+            && !fields.read_only
+            && other.read_only;
+        if !is_pair || fields.length != part.bytes {
+            return Err(Error::invalid(format!(
+                "the handles of the part {} are not of one piece of memory",
+                part.role
+            )));
+        }
+        if Credential::of(&fields).record.index >= MAX_HELD_INDEX
+            || Credential::of(&other).record.index >= MAX_HELD_INDEX
+        {
+            return Err(Error::invalid(format!(
+                "the maker shares more than {MAX_HELD_INDEX} objects in the context of the part {}: hand over \
+                 memory of another context",
+                part.role
+            )));
+        }
+        for handle in [handle, read_only] {
+            // The whole handle: a key alone may be one that somebody else was given.
+            if known.contains(&handle) {
+                continue;
+            }
+            let (memory, maker): (_, Maker) = fetch(&handle, origin, &deadline)?;
+            records.push(Record {
+                memory,
+                maker,
+                handle,
+                device: part.device.clone(),
+                kind: part.kind,
+                name: format!("{}/{}", hold.name, part.role),
+                names: 0,
+            });
+        }
+    }
+    Ok(records)
+}

@@ -1,0 +1,224 @@
+//! The answers to questions about names.
+
+use super::super::message::{Answer, Entry, Question, Request, Right, Status, check_name, refused};
+use super::super::state::Name;
+use super::super::successor::{Change, Successor};
+use super::super::tuning::LIST_BYTES;
+use super::Server;
+use super::programs::{Stage, Wait};
+use crate::error::HolderFault;
+use crate::os::process;
+use crate::types::Access;
+
+impl Server {
+    /// Answers a question; `None`: later.
+    pub(super) fn answer(&mut self, number: u64, request: Request) -> Option<Answer> {
+        let Request {
+            token, question, ..
+        } = request;
+        let token = token.as_deref();
+        Some(match question {
+            Question::Hold(hold) => return self.hold(number, hold, token),
+            Question::Open { name, writes } => match self.open(&name, access_of(writes), token) {
+                Ok(entry) => Answer::Opened(entry),
+                Err(refusal) => refusal,
+            },
+            Question::Await {
+                name,
+                writes,
+                version,
+                epoch,
+            } => {
+                let wait = Wait {
+                    name,
+                    access: access_of(writes),
+                    version,
+                    epoch,
+                    token: token.map(str::to_owned),
+                };
+                match self.is_over(&wait) {
+                    Some(answer) => answer,
+                    None => {
+                        let index = self.position(number)?;
+                        if !self.may_wait(self.connected[index].asker) {
+                            return Some(too_many_wait());
+                        }
+                        self.connected[index].stage = Stage::Waiting(wait);
+                        return None;
+                    }
+                }
+            }
+            Question::Claim {
+                name,
+                forces,
+                request,
+            } => return self.claim(number, &name, forces, request, token),
+            Question::EndClaim { name, request } => match self.end_claim(number, &name, request) {
+                Ok(()) => {
+                    self.promise(number, Answer::Done);
+                    return None;
+                }
+                Err(refusal) => refusal,
+            },
+            Question::List { after } => self.list(after.as_deref()),
+            Question::Remove { name } => match self.administrate(&name, token) {
+                Ok(name) if name.pinned => {
+                    let why = format!("{} is pinned; unpin it first", name.name);
+                    refused(HolderFault::Pinned, why)
+                }
+                Ok(_) => {
+                    let unneeded = self.holdings.remove_name(&name);
+                    self.tell(Change::Forget { name: name.clone() }, Vec::new());
+                    self.release(unneeded);
+                    self.notify(&name);
+                    self.promise(number, Answer::Done);
+                    return None;
+                }
+                Err(refusal) => refusal,
+            },
+            Question::Pin { name, pinned } => match self.administrate(&name, token) {
+                Ok(found) => {
+                    found.pinned = pinned;
+                    let change = Change::Name(Box::new(found.clone()));
+                    self.tell(change, Vec::new());
+                    self.promise(number, Answer::Done);
+                    return None;
+                }
+                Err(refusal) => refusal,
+            },
+            Question::Status => Answer::Status(self.status()),
+            Question::Stop => {
+                let is_locked =
+                    |name: &&Name| name.pinned || !name.tokens.allow(Right::Admin, token);
+                match self.holdings.names().values().find(is_locked) {
+                    Some(name) => refused(
+                        HolderFault::Pinned,
+                        format!(
+                            "{} is pinned or has a token, so the holder stays",
+                            name.name
+                        ),
+                    ),
+                    None => Answer::Done,
+                }
+            }
+        })
+    }
+
+    fn status(&self) -> Status {
+        let successor = self.successor.as_ref();
+        Status {
+            pid: process::pid(),
+            successor: successor.map(Successor::pid),
+            is_safe: successor.is_some_and(Successor::has_all),
+            takeovers: self.takeovers,
+            names: self.holdings.names().len() as u64,
+            bytes: self.holdings.bytes(),
+        }
+    }
+
+    pub(super) fn find(&self, name: &str) -> Result<&Name, Answer> {
+        if let Err(error) = check_name(name) {
+            return Err(refused(HolderFault::NoSuchName, error.to_string()));
+        }
+        self.holdings.names().get(name).ok_or_else(|| {
+            let why =
+                format!("nothing is held under the name {name}; `crosshandle ls` lists the names");
+            refused(HolderFault::NoSuchName, why)
+        })
+    }
+
+    fn open(&self, name: &str, access: Access, token: Option<&str>) -> Result<Entry, Answer> {
+        let found = self.find(name)?;
+        let right = match access {
+            Access::ReadOnly => Right::Read,
+            Access::ReadWrite => Right::Write,
+        };
+        if !found.tokens.allow(right, token) {
+            return Err(not_allowed(name));
+        }
+        if access == Access::ReadWrite && found.epoch > 0 {
+            let why = format!("{name} is for one writer at a time: claim it");
+            return Err(refused(HolderFault::Fenced, why));
+        }
+        Ok(found.tell(Some(access)))
+    }
+
+    /// Returns the answer to who waits, if the wait is over.
+    fn is_over(&self, wait: &Wait) -> Option<Answer> {
+        match self.open(&wait.name, wait.access, wait.token.as_deref()) {
+            Ok(entry) => {
+                let is_over = match wait.epoch {
+                    Some(epoch) => entry.epoch > epoch,
+                    None => entry.version > wait.version,
+                };
+                is_over.then_some(Answer::Opened(entry))
+            }
+            Err(refusal) => Some(refusal),
+        }
+    }
+
+    fn administrate(&mut self, name: &str, token: Option<&str>) -> Result<&mut Name, Answer> {
+        if !self.find(name)?.tokens.allow(Right::Admin, token) {
+            return Err(not_allowed(name));
+        }
+        Ok(self.holdings.name_mut(name).expect("it was found"))
+    }
+
+    fn list(&self, after: Option<&str>) -> Answer {
+        use std::ops::Bound;
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut bytes = 0;
+        let mut names = Vec::new();
+        let mut rest = self
+            .holdings
+            .names()
+            .range::<str, _>((start, Bound::Unbounded));
+        for (_, name) in rest.by_ref() {
+            let entry = name.tell(None);
+            bytes += serde_json::to_vec(&entry).map_or(0, |text| text.len());
+            names.push(entry);
+            if bytes > LIST_BYTES {
+                break;
+            }
+        }
+        Answer::Listed {
+            names,
+            more: rest.next().is_some(),
+        }
+    }
+
+    /// Answers the programs that wait for another version or epoch of a name.
+    pub(super) fn notify(&mut self, changed: &str) {
+        let mut due = Vec::new();
+        for program in &self.connected {
+            if let Stage::Waiting(wait) = &program.stage
+                && wait.name == changed
+                && let Some(answer) = self.is_over(wait)
+            {
+                due.push((program.number, answer));
+            }
+        }
+        for (number, answer) in due {
+            self.reply(number, &answer);
+        }
+    }
+}
+
+fn access_of(writes: bool) -> Access {
+    match writes {
+        true => Access::ReadWrite,
+        false => Access::ReadOnly,
+    }
+}
+
+pub(super) fn not_allowed(name: &str) -> Answer {
+    let why = format!("{name} has a token, which was not shown; give it with --token");
+    refused(HolderFault::NotAllowed, why)
+}
+
+pub(super) fn too_many_wait() -> Answer {
+    refused(
+        HolderFault::Refused,
+        "too many programs, or threads of this one, wait at this holder; ask again later",
+    )
+}
