@@ -212,7 +212,7 @@ impl Memory {
         };
         let memories = detached(py, || context.open_memories(handles, access))?;
         let known = |(memory, handle): (_, &crosshandle::MemoryHandle)| {
-            SharedMemory::known(memory, Some(*handle), context.clone(), false)
+            SharedMemory::known(Arc::new(memory), Some(*handle), context.clone(), false)
         };
         Ok(memories.into_iter().zip(handles).map(known).collect())
     }
