@@ -25,7 +25,8 @@ const HEADERS: [&str; 6] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 13] = [
+pub(crate) const FOR_LOADER: [&str; 14] = [
+    "command_buffers",
     "error_table",
     "events",
     "free",
@@ -41,7 +42,12 @@ pub(crate) const FOR_LOADER: [&str; 13] = [
     "physical_memory",
 ];
 /// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
-pub(crate) const FOR_SYCL: [&str; 3] = ["sycl_commands", "sycl_native", "sycl_sharing"];
+pub(crate) const FOR_SYCL: [&str; 4] = [
+    "sycl_commands",
+    "sycl_graphs",
+    "sycl_native",
+    "sycl_sharing",
+];
 /// The programs that also use Level Zero itself.
 pub(crate) const FOR_LEVEL_ZERO: [&str; 2] = ["native_level_zero", "sycl_native"];
 /// The program in the README.

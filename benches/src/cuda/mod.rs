@@ -6,6 +6,7 @@ mod copy;
 mod enqueue;
 mod events;
 mod first_event;
+mod graphs;
 mod opens;
 mod ours;
 mod peers;
@@ -31,6 +32,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &trip::TWO_GPUS_DEVICE_WORDS,
     &enqueue::SCENARIO,
     &events::SCENARIO,
+    &graphs::SCENARIO,
     &first_event::SCENARIO,
     &opens::ONE_GPU,
     &opens::TWO_GPUS,

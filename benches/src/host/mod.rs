@@ -7,6 +7,7 @@ mod deaths;
 mod events;
 mod fanout;
 mod first_open;
+mod graphs;
 mod handles;
 mod lateness;
 pub(crate) mod ours;
@@ -36,4 +37,5 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &deaths::SCENARIO,
     &lateness::SCENARIO,
     &awaited::SCENARIO,
+    &graphs::SCENARIO,
 ];

@@ -171,6 +171,19 @@ macro_rules! for_each_case {
                 faults_stay_in_their_process
                 programs_come_and_go
             }
+            graphs {
+                processes_compute_in_turns
+                kernels_compute_in_turns
+                updates_change_later_runs
+                runs_outlive_what_they_use
+                deaths_hold_up_no_run
+                many_runs_are_queued
+                nodes_do_what_commands_do
+                dependencies_are_kept
+                what_is_wrong_is_refused
+                empty_graphs_wait_and_signal
+                graphs_come_and_go
+            }
             commands {
                 what_they_keep_may_use_their_queue
                 refused_ones_let_nothing_pass
@@ -182,6 +195,7 @@ macro_rules! for_each_case {
                 sleepers_learn_of_queues
                 free_order_untangles
                 any_number_waits
+                orders_wait_for_each_other
                 functions_may_use_the_device
                 failures_go_on
                 commands_have_times

@@ -105,6 +105,9 @@ clients! {
     memory: "memory" [];
     memory_intercepted: "memory" [("UR_ENABLE_LOADER_INTERCEPT", "1")];
     events: "events" [];
+    command_buffers: "command_buffers" [KERNELS];
+    command_buffers_validated: "command_buffers"
+        [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     events_validated: "events" [("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     physical_memory: "physical_memory" [];
     memory_handles: "memory_handles" [];

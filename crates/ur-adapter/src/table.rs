@@ -5,6 +5,7 @@ use crate::abi::description::{self, Description};
 use crate::abi::failure::Failure;
 use crate::abi::{object, unsupported};
 use crate::discovery::{adapter, device, platform};
+use crate::enqueue::command_buffer;
 use crate::memory::{buffer, physical, usm, virtual_memory};
 use crate::program::kernel;
 use crate::{context, enqueue, event, ipc, program, queue, sampler};
@@ -30,7 +31,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     USM: usm::TABLE,
     USMExp: usm::EXP_TABLE,
     BindlessImagesExp: unsupported::BINDLESS_IMAGES_EXP,
-    CommandBufferExp: unsupported::COMMAND_BUFFER_EXP,
+    CommandBufferExp: command_buffer::TABLE,
     GraphExp: unsupported::GRAPH_EXP,
     IPCExp: ipc::TABLE,
     MemoryExportExp: unsupported::MEMORY_EXPORT_EXP,

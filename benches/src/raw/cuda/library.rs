@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle,
-    CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream,
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphExec, CUipcEventHandle,
+    CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream,
     CUstreamBatchMemOpParams,
 };
 
@@ -99,6 +99,11 @@ library! {
     stream_wait_64 = cuStreamWaitValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
     stream_batch =
         cuStreamBatchMemOp_v2(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
+
+    stream_begin_capture = cuStreamBeginCapture_v2(CUstream, c_uint);
+    stream_end_capture = cuStreamEndCapture(CUstream, *mut CUgraph);
+    graph_instantiate = cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
+    graph_launch = cuGraphLaunch(CUgraphExec, CUstream);
 
     event_create = cuEventCreate(*mut CUevent, c_uint);
     event_destroy = cuEventDestroy_v2(CUevent);

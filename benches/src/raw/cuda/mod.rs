@@ -2,6 +2,7 @@
 //!
 //! All objects are in the primary context of their GPU, which the library uses too.
 
+mod graph;
 mod ipc;
 mod library;
 mod memory;
@@ -15,6 +16,7 @@ use std::ptr;
 use anyhow::Result;
 use cudarc::driver::sys::{CUcontext, CUdevice};
 
+pub(crate) use graph::Graph;
 pub(crate) use ipc::{EVENT_HANDLE_SIZE, Event, LegacyMemory, MEMORY_HANDLE_SIZE};
 use library::{Library, library};
 pub(crate) use memory::{Memory, pool_round};

@@ -12,6 +12,7 @@ pub(crate) mod events;
 pub(crate) mod exchange;
 pub(crate) mod faults;
 pub(crate) mod files;
+pub(crate) mod graphs;
 pub(crate) mod handles;
 pub(crate) mod hostile;
 pub(crate) mod impostor;

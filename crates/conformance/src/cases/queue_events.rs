@@ -147,6 +147,34 @@ pub(crate) fn any_number_waits(harness: &Harness) -> Verdict {
     PASSED
 }
 
+/// A chain of commands goes back and forth between queues of both orders, each waiting for the one before,
+/// whenever the signals come.
+pub(crate) fn orders_wait_for_each_other(harness: &Harness) -> Verdict {
+    const ROUNDS: usize = 300;
+    /// More than a queue of the host copies at once.
+    const LEN: usize = 100_000;
+    let context = harness.context()?;
+    let memory = context.allocate(2 * LEN)?;
+    let queues = [
+        context.create_queue()?,
+        context.create_queue_with(QueueOrder::OutOfOrder)?,
+    ];
+    for _ in 0..ROUNDS {
+        let mut last = context.create_event()?;
+        for step in 0..20 {
+            let copy = Command::copy(memory.range(..LEN)?, memory.range(LEN..)?)?;
+            let next = context.create_event()?;
+            queues[step % 2].submit(copy.after(&last).signal(&next))?;
+            last = next;
+        }
+        last.wait_timeout(deadline())?;
+    }
+    for queue in &queues {
+        queue.finish_timeout(deadline())?;
+    }
+    PASSED
+}
+
 /// A host function may wait for other queues, and allocate and free memory of the device.
 pub(crate) fn functions_may_use_the_device(harness: &Harness) -> Verdict {
     let context = harness.context()?;

@@ -97,6 +97,11 @@ impl Queue {
                     "there is no driver's queue behind this one".into(),
                 ));
             }
+            Work::Graph(run) if !Arc::ptr_eq(&run.counter, &self.copied) => {
+                return Err(Error::invalid(
+                    "this graph was made in another context; a queue runs graphs of its own context",
+                ));
+            }
             _ if self.backend == BackendKind::Host && !submission.is_on_host => {
                 return Err(Error::Unsupported(
                     "the host cannot access this device's memory directly; copy it with a queue of \
@@ -120,6 +125,10 @@ impl Queue {
         let (bytes, to, from) = match work {
             Work::Copy { to, from, len } => (*len, to, from),
             Work::CopyRect(copy) => (copy.region.bytes(), &copy.to, &copy.from),
+            Work::Graph(run) => {
+                self.copied.fetch_add(run.copied, Ordering::Relaxed);
+                return;
+            }
             _ => return,
         };
         self.copied.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -14,6 +14,7 @@
 //! | `Queue` | [`BackendQueue`] |
 //! | `Command` | [`Submission`], which holds [`Work`] and a [`WaitList`] |
 //! | `Program`, `Kernel` | [`LoadedProgram`], [`LoadedKernel`] |
+//! | `ExecutableGraph` | [`GraphNodes`] and, where the driver has graphs, a [`DriverGraph`] |
 //! | `Event` | none: see [Events](#events) |
 //!
 //! The traits are object-safe: programs choose a device at run time. The parts that must be faster
@@ -97,6 +98,7 @@
 pub(crate) mod common;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod graph;
 pub(crate) mod host;
 #[cfg(feature = "level-zero")]
 pub(crate) mod level_zero;
@@ -105,6 +107,9 @@ pub(crate) mod registry;
 mod submission;
 mod wait_list;
 
+pub(crate) use graph::{
+    DriverGraph, GraphNode, GraphNodes, GraphRun, Graphs, PreparedNode, RecordedWork,
+};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub(crate) use submission::{
     HostFunction, Launch, Operand, Pattern, RectCopy, RowFill, Submission, Work,
@@ -227,6 +232,11 @@ pub(crate) trait BackendContext: Send + Sync {
 
     /// Returns the native view of the object, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeContext> {
+        None
+    }
+
+    /// Returns the maker of the driver's graphs, if the driver has any. Otherwise queues replay the nodes.
+    fn graphs(&self) -> Option<&dyn Graphs> {
         None
     }
 

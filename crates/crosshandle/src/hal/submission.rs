@@ -1,6 +1,6 @@
 //! Submissions: commands, as a backend gets them.
 
-use super::{LoadedKernel, WaitList};
+use super::{GraphRun, LoadedKernel, WaitList};
 use crate::error::Result;
 use crate::ipc::EventCore;
 use crate::types::{Address, KernelArguments, LaunchShape, Pitches, Region};
@@ -103,13 +103,18 @@ pub(crate) enum Work {
     Native(NativeFunction),
     /// Runs a kernel, in at least one block of at least one thread.
     Launch(Box<Launch>),
+    /// Runs the nodes of a graph.
+    Graph(Box<GraphRun>),
 }
 
 impl Work {
-    /// Returns the operands that the work names. A launch names none: its arguments keep theirs.
+    /// Returns the operands that the work names. A launch names none, since its arguments keep theirs, and
+    /// neither does a graph, whose nodes do.
     pub(crate) fn operands(&self) -> impl Iterator<Item = &Operand> {
         let (to, from) = match self {
-            Self::Marker | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
+            Self::Marker | Self::Call(_) | Self::Native(_) | Self::Launch(_) | Self::Graph(_) => {
+                (None, None)
+            }
             Self::Copy { to, from, .. } => (Some(to), Some(from)),
             Self::CopyRect(copy) => (Some(&copy.to), Some(&copy.from)),
             Self::Fill { to, .. } => (Some(to), None),

@@ -129,6 +129,9 @@ pub struct Capabilities {
     /// the host ([`Command::call`](crate::Command::call)) fails later; after the death of a process it
     /// runs as if nothing had happened.
     pub late_failures: bool,
+    /// A run of an [`ExecutableGraph`](crate::ExecutableGraph) is one launch of a graph of the driver. Where
+    /// absent, this library submits the nodes in order, as one command all the same.
+    pub native_graphs: bool,
     /// Device memory is the host's memory: nothing moves between the two, and the device can access all
     /// that the host can.
     pub unified_memory: bool,

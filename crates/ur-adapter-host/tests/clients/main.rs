@@ -82,11 +82,13 @@ under_each_setting! {
     memory: |setting| run("memory", setting);
     events: |setting| run("events", setting);
     kernels: |setting| run_with_kernels("kernels", setting);
+    command_buffers: |setting| run_with_kernels("command_buffers", setting);
     physical_memory: |setting| run("physical_memory", setting);
     memory_handles: |setting| run("memory_handles", setting);
     native: |setting| run("native", setting);
     hostile_handles: |setting| run("hostile_handles", setting);
     sycl_commands: |setting| run("sycl_commands", setting);
+    sycl_graphs: |setting| run("sycl_graphs", setting);
     sycl_sharing: |setting| run("sycl_sharing", setting);
     dpctl: |setting| run_python("arrays.py", setting, None);
 }

@@ -270,6 +270,7 @@ by_value!(
     ur_device_type_t,
     ur_event_info_t,
     ur_execution_info_t,
+    ur_exp_command_buffer_info_t,
     ur_exp_peer_info_t,
     ur_image_info_t,
     ur_kernel_exec_info_t,

@@ -2,16 +2,8 @@
 
 use super::stub::{Reason, Stub};
 use unified_runtime_sys::{
-    ur_bindless_images_exp_dditable_t, ur_command_buffer_exp_dditable_t, ur_graph_exp_dditable_t,
-    ur_memory_export_exp_dditable_t,
+    ur_bindless_images_exp_dditable_t, ur_graph_exp_dditable_t, ur_memory_export_exp_dditable_t,
 };
-
-/// Why there are no command buffers.
-pub(crate) struct CommandBuffers;
-
-impl Reason for CommandBuffers {
-    const TEXT: &str = "this adapter has no command buffers";
-}
 
 /// Why memory is not exported as file descriptors.
 struct Exports;
@@ -83,34 +75,6 @@ pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
         pfnReleaseExternalSemaphoreExp: Stub::<Images>::STUB,
         pfnWaitExternalSemaphoreExp: Stub::<Images>::STUB,
         pfnSignalExternalSemaphoreExp: Stub::<Images>::STUB,
-    };
-
-/// The table of command buffers.
-pub(crate) const COMMAND_BUFFER_EXP: ur_command_buffer_exp_dditable_t =
-    ur_command_buffer_exp_dditable_t {
-        pfnCreateExp: Stub::<CommandBuffers>::STUB,
-        pfnRetainExp: Stub::<CommandBuffers>::STUB,
-        pfnReleaseExp: Stub::<CommandBuffers>::STUB,
-        pfnFinalizeExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendKernelLaunchExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendKernelLaunchWithArgsExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendUSMMemcpyExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendUSMFillExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendMemBufferCopyExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendMemBufferWriteExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendMemBufferReadExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendMemBufferCopyRectExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendMemBufferWriteRectExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendMemBufferReadRectExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendMemBufferFillExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendUSMPrefetchExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendUSMAdviseExp: Stub::<CommandBuffers>::STUB,
-        pfnAppendNativeCommandExp: Stub::<CommandBuffers>::STUB,
-        pfnUpdateKernelLaunchExp: Stub::<CommandBuffers>::STUB,
-        pfnUpdateSignalEventExp: Stub::<CommandBuffers>::STUB,
-        pfnUpdateWaitEventsExp: Stub::<CommandBuffers>::STUB,
-        pfnGetInfoExp: Stub::<CommandBuffers>::STUB,
-        pfnGetNativeHandleExp: Stub::<CommandBuffers>::STUB,
     };
 
 /// The table of graphs.

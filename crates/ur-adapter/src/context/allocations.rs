@@ -30,7 +30,8 @@ pub(crate) struct Allocation {
     pool: Option<Weak<Shared<Pool>>>,
     /// `None` for the user's own memory.
     memory: Option<Memory>,
-    /// Whether a buffer was made of the memory, which may keep it longer than any command.
+    /// Whether a buffer was made of the memory, or a command recorded that uses it: these may keep it longer
+    /// than any command that runs.
     is_adopted: Cell<bool>,
 }
 
@@ -88,7 +89,14 @@ impl Allocation {
         }
     }
 
-    /// Returns whether commands that were submitted use the memory; of memory that a buffer has, that
+    /// Notes that a command that uses the memory may be recorded.
+    fn note_recording(&self, is_recording: bool) {
+        if is_recording {
+            self.is_adopted.set(true);
+        }
+    }
+
+    /// Returns whether commands that were submitted use the memory; of memory that a buffer or a recording has, that
     /// cannot be told.
     pub(crate) fn is_in_use(&self) -> bool {
         !self.is_adopted.get() && self.memory.as_ref().is_some_and(Memory::is_in_use)
@@ -227,7 +235,8 @@ impl Allocations {
     }
 
     /// Returns memory for a command. Memory that is known here is kept until the command is done, also
-    /// if it is freed before; for other memory, the caller vouches.
+    /// if it is freed before; for other memory, the caller vouches. A recording keeps memory for as long as
+    /// it likes.
     ///
     /// # Errors
     /// `INVALID_NULL_POINTER`; `INVALID_SIZE` if it reaches beyond the end of an allocation.
@@ -240,6 +249,7 @@ impl Allocations {
         pointer: *const c_void,
         len: usize,
         access: Access,
+        is_recording: bool,
     ) -> Result<MemoryRange> {
         let start = NonNull::new(pointer.cast_mut().cast::<u8>()).ok_or(Failure::NULL_POINTER)?;
         let known = self.with(pointer, |offset, found| {
@@ -252,6 +262,7 @@ impl Allocations {
                     ),
                 ));
             }
+            found.thing.note_recording(is_recording);
             match (&found.thing.memory, found.thing.kind) {
                 (Some(memory), _) => Ok(Some(memory.range(offset..offset.saturating_add(len))?)),
                 (None, Kind::Registered(Access::ReadOnly)) if access == Access::ReadWrite => {
@@ -302,8 +313,11 @@ impl Allocations {
 
     /// Returns memory of this context from an address inside it up to its end; `None` for other
     /// addresses.
-    pub(crate) fn rest(&self, pointer: *const c_void) -> Option<MemoryRange> {
-        self.with(pointer, rest_of)?
+    pub(crate) fn rest(&self, pointer: *const c_void, is_recording: bool) -> Option<MemoryRange> {
+        self.with(pointer, |offset, found| {
+            found.thing.note_recording(is_recording);
+            rest_of(offset, found)
+        })?
     }
 
     /// Returns the memory that [`rest`](Self::rest) does, for a buffer, which keeps it for as long as

@@ -11,6 +11,7 @@ use crate::program::kernel::{
     Arguments, Kernel, Packed, pack, pack_whole, read_arguments, read_sizes,
 };
 use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crosshandle::handle::BackendKind;
 use crosshandle::{Command, LaunchShape};
 use unified_runtime_sys::{
@@ -21,8 +22,8 @@ use unified_runtime_sys::{
 };
 
 /// The properties of a launch, besides its sizes.
-#[derive(Default)]
-struct Properties {
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Properties {
     is_cooperative: bool,
     /// In the order of SYCL, the reverse of the device's.
     cluster: Option<[u32; 3]>,
@@ -71,11 +72,39 @@ impl Properties {
 }
 
 /// The sizes of a launch.
-struct Sizes {
-    dimensions: u32,
-    offset: [usize; 3],
-    global: [usize; 3],
-    local: Option<[usize; 3]>,
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) dimensions: u32,
+    pub(crate) offset: [usize; 3],
+    pub(crate) global: [usize; 3],
+    pub(crate) local: Option<[usize; 3]>,
+}
+
+impl Sizes {
+    /// Reads sizes, of which the offset and the local one may be null.
+    ///
+    /// # Errors
+    /// `INVALID_NULL_POINTER`, `INVALID_WORK_DIMENSION`.
+    ///
+    /// # Safety
+    /// Each is null or points to as many numbers as there are dimensions.
+    pub(crate) unsafe fn read(
+        dimensions: u32,
+        offset: *const usize,
+        global: *const usize,
+        local: *const usize,
+    ) -> Result<Self> {
+        not_null(global)?;
+        // SAFETY: as promised to this function.
+        unsafe {
+            Ok(Self {
+                dimensions,
+                offset: read_sizes(dimensions, offset, 0)?.unwrap_or_default(),
+                global: read_sizes(dimensions, global, 1)?.ok_or(Failure::NULL_POINTER)?,
+                local: read_sizes(dimensions, local, 1)?,
+            })
+        }
+    }
 }
 
 entry_points! {
@@ -93,23 +122,15 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        not_null(global)?;
         // SAFETY: the caller passes as many numbers as there are dimensions, or null.
-        let sizes = unsafe {
-            Sizes {
-                dimensions,
-                offset: read_sizes(dimensions, offset, 0)?.unwrap_or_default(),
-                global: read_sizes(dimensions, global, 1)?.ok_or(Failure::NULL_POINTER)?,
-                local: read_sizes(dimensions, local, 1)?,
-            }
-        };
+        let sizes = unsafe { Sizes::read(dimensions, offset, global, local) }?;
         let submission = Submission::new(queue, waits, event);
         // SAFETY: the caller passes a chain of properties, arguments as their types say, and vouches for
         // what the kernel does with these.
         let command = unsafe {
             let properties = Properties::read(properties)?;
             let arguments = read_arguments(queue, arguments)?;
-            command(&submission, kernel, &sizes, &properties, &arguments)?
+            launch_command(queue, kernel, &sizes, &properties, &arguments)?
         };
         submission.submit(ur_command_t::UR_COMMAND_KERNEL_LAUNCH, command, false)
     }
@@ -136,14 +157,14 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
 ///
 /// # Safety
 /// Running the kernel with these arguments is sound, until the command is done.
-unsafe fn command(
-    submission: &Submission<'_>,
+pub(crate) unsafe fn launch_command(
+    destination: &dyn Destination,
     kernel: &Kernel,
     sizes: &Sizes,
     properties: &Properties,
     arguments: &Arguments<'_>,
 ) -> Result<Command> {
-    let device = submission.queue().device();
+    let device = destination.device();
     if sizes.global.contains(&0) {
         // No work-item is one that SYCL programs may ask for.
         return Ok(Command::marker());

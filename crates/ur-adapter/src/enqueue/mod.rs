@@ -2,17 +2,20 @@
 //! into its queue.
 
 mod allocation;
-mod buffer;
+pub(crate) mod buffer;
+pub(crate) mod command_buffer;
 mod host;
-mod kernel;
+pub(crate) mod kernel;
 mod order;
 mod submission;
-mod usm;
+pub(crate) mod usm;
 mod usm_2d;
 mod variable;
 
+pub(crate) use submission::{Submission, WaitList};
+
 use crate::abi::stub::Stub;
-use crate::abi::unsupported::{CommandBuffers, Graphs, HostPipes, Images};
+use crate::abi::unsupported::{Graphs, HostPipes, Images};
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
 /// The table of commands.
@@ -52,7 +55,7 @@ pub(crate) const EXP_TABLE: ur_enqueue_exp_dditable_t = ur_enqueue_exp_dditable_
     pfnUSMHostAllocExp: Some(allocation::host),
     pfnUSMFreeExp: Some(allocation::free),
     pfnTimestampRecordingExp: Some(host::timestamp),
-    pfnCommandBufferExp: Stub::<CommandBuffers>::STUB,
+    pfnCommandBufferExp: Some(command_buffer::enqueue),
     pfnHostTaskExp: Some(host::task),
     pfnNativeCommandExp: Some(host::native_command),
     pfnGraphExp: Stub::<Graphs>::STUB,

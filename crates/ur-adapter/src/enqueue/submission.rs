@@ -10,7 +10,7 @@ use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
 /// An argument of an entry point: the events that a command waits for. It is
 /// `INVALID_EVENT_WAIT_LIST` for events that are counted but not there, or the other way round.
-pub(super) struct WaitList;
+pub(crate) struct WaitList;
 
 impl Argument2 for WaitList {
     type A = u32;
@@ -102,6 +102,32 @@ impl<'a> Submission<'a> {
         })
     }
 
+    /// Submits the command as [`submit`](Self::submit) does, and returns its event, which it has whether the
+    /// caller wants it or not.
+    pub(crate) fn submit_and_keep(
+        self,
+        kind: ur_command_t,
+        command: Command,
+    ) -> Result<crosshandle::Event> {
+        let command = self.after_waits(command)?;
+        let event = self.create_event()?;
+        self.queue.inner().submit(command.signal(&event))?;
+        self.give(kind, event.clone())?;
+        Ok(event)
+    }
+
+    /// Gives the caller the command's event, if he wants it.
+    fn give(&self, kind: ur_command_t, event: crosshandle::Event) -> Result<()> {
+        let Some(place) = &self.event else {
+            return Ok(());
+        };
+        let origin = Origin::Command {
+            queue: self.queue.to_ref(),
+            command: kind,
+        };
+        place.put(Event::hand_out(self.queue.context().clone(), event, origin))
+    }
+
     /// Submits the command after the events to wait for, and gives the caller its event. A blocking
     /// call returns when the command is done.
     pub(crate) fn submit(
@@ -119,14 +145,7 @@ impl<'a> Submission<'a> {
         if is_blocking {
             event.wait()?;
         }
-        if let Some(place) = &self.event {
-            let origin = Origin::Command {
-                queue: self.queue.to_ref(),
-                command: kind,
-            };
-            place.put(Event::hand_out(self.queue.context().clone(), event, origin))?;
-        }
-        Ok(())
+        self.give(kind, event)
     }
 
     /// Submits commands, one after the other whatever order the queue keeps, as if they were one.

@@ -5,6 +5,7 @@ use crate::abi::boundary::{MaybeOut, entry_points, list, not_null};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, HandleList};
 use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{
@@ -21,23 +22,97 @@ use unified_runtime_sys::{
 /// As [`Allocations::range`](crate::context::allocations::Allocations::range): memory outside of
 /// the context's allocations must stay valid until the command is done.
 pub(super) unsafe fn range(
-    submission: &Submission<'_>,
+    destination: &dyn Destination,
     start: *const c_void,
     len: usize,
     access: Access,
 ) -> Result<MemoryRange> {
-    let state = submission.queue().context().state();
+    let state = destination.context().state();
     // SAFETY: as promised to this function.
-    unsafe { state.usm.range(start, len, access) }
+    unsafe {
+        state
+            .usm
+            .range(start, len, access, destination.is_recording())
+    }
 }
 
 /// Refuses memory that reaches beyond the end of an allocation.
-fn check_range(submission: &Submission<'_>, start: *const c_void, len: usize) -> Result<()> {
+fn check_range(destination: &dyn Destination, start: *const c_void, len: usize) -> Result<()> {
     not_null(start)?;
     if len == 0 {
         return Err(Failure::SIZE);
     }
-    submission.queue().context().state().usm.check(start, len)
+    destination.context().state().usm.check(start, len)
+}
+
+/// Returns the command that copies memory.
+///
+/// # Errors
+/// As [`range`]; `INVALID_SIZE` for nothing.
+///
+/// # Safety
+/// As [`range`], for both ranges.
+pub(crate) unsafe fn copy_command(
+    destination: &dyn Destination,
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+) -> Result<Command> {
+    // SAFETY: as promised to this function.
+    let (to, from) = unsafe {
+        (
+            range(destination, to, size, Access::ReadWrite)?,
+            range(destination, from, size, Access::ReadOnly)?,
+        )
+    };
+    if size == 0 {
+        return Err(Failure::SIZE);
+    }
+    Ok(Command::copy(from, to)?)
+}
+
+/// Returns the command that fills memory with a pattern.
+///
+/// # Errors
+/// As [`range`]; `INVALID_SIZE` for what is not a whole number of patterns.
+///
+/// # Safety
+/// As [`range`]; the pattern is of this size.
+pub(crate) unsafe fn fill_command(
+    destination: &dyn Destination,
+    start: *mut c_void,
+    pattern: *const c_void,
+    pattern_size: usize,
+    size: usize,
+) -> Result<Command> {
+    // SAFETY: as promised to this function.
+    let to = unsafe { range(destination, start, size, Access::ReadWrite) }?;
+    not_null(pattern)?;
+    if pattern_size == 0 || size == 0 || !size.is_multiple_of(pattern_size) {
+        return Err(Failure::SIZE);
+    }
+    // SAFETY: as promised to this function.
+    let pattern = unsafe { list(pattern.cast(), pattern_size) }?;
+    Ok(Command::fill(to, pattern)?)
+}
+
+/// Returns the command of a prefetch, or of advice where `unknown` flags are those of that. The memory is
+/// where it is best already: the command only keeps its place in the order.
+///
+/// # Errors
+/// `INVALID_NULL_POINTER`, `INVALID_ENUMERATION`, `INVALID_SIZE`.
+pub(crate) fn hint_command(
+    destination: &dyn Destination,
+    start: *const c_void,
+    size: usize,
+    unknown: u32,
+) -> Result<Command> {
+    not_null(start)?;
+    if unknown != 0 {
+        return Err(Failure::ENUMERATION);
+    }
+    check_range(destination, start, size)?;
+    Ok(Command::marker())
 }
 
 entry_points! {
@@ -50,19 +125,10 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let submission = Submission::new(queue, waits, event);
         // SAFETY: the caller vouches for the memory until the command is done.
-        let (to, from) = unsafe {
-            (
-                range(&submission, to, size, Access::ReadWrite)?,
-                range(&submission, from, size, Access::ReadOnly)?,
-            )
-        };
-        if size == 0 {
-            return Err(Failure::SIZE);
-        }
-        let kind = ur_command_t::UR_COMMAND_USM_MEMCPY;
-        submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
+        let command = unsafe { copy_command(queue, to, from, size) }?;
+        let submission = Submission::new(queue, waits, event);
+        submission.submit(ur_command_t::UR_COMMAND_USM_MEMCPY, command, is_blocking != 0)
     }
 
     pub(super) fn fill(
@@ -74,20 +140,13 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        // SAFETY: the caller vouches for the memory until the command is done, and passes a pattern of this
+        // size.
+        let command = unsafe { fill_command(queue, start, pattern, pattern_size, size) }?;
         let submission = Submission::new(queue, waits, event);
-        // SAFETY: the caller vouches for the memory until the command is done.
-        let to = unsafe { range(&submission, start, size, Access::ReadWrite) }?;
-        not_null(pattern)?;
-        if pattern_size == 0 || size == 0 || !size.is_multiple_of(pattern_size) {
-            return Err(Failure::SIZE);
-        }
-        // SAFETY: the caller passes a pattern of this size.
-        let pattern = unsafe { list(pattern.cast(), pattern_size) }?;
-        let command = Command::fill(to, pattern)?;
         submission.submit(ur_command_t::UR_COMMAND_USM_FILL, command, false)
     }
 
-    /// The memory is where it is best already: the command only keeps its place in the order.
     pub(super) fn prefetch(
         queue: Handle<Queue>,
         start: *const c_void,
@@ -96,16 +155,11 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        not_null(start)?;
-        if flags & UR_USM_MIGRATION_FLAGS_MASK != 0 {
-            return Err(Failure::ENUMERATION);
-        }
+        let command = hint_command(queue, start, size, flags & UR_USM_MIGRATION_FLAGS_MASK)?;
         let submission = Submission::new(queue, waits, event);
-        check_range(&submission, start, size)?;
-        submission.submit(ur_command_t::UR_COMMAND_USM_PREFETCH, Command::marker(), false)
+        submission.submit(ur_command_t::UR_COMMAND_USM_PREFETCH, command, false)
     }
 
-    /// The memory is where it is best already: the command only keeps its place in the order.
     pub(super) fn advise(
         queue: Handle<Queue>,
         start: *const c_void,
@@ -113,12 +167,8 @@ entry_points! {
         advice: ur_usm_advice_flags_t,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        not_null(start)?;
-        if advice & UR_USM_ADVICE_FLAGS_MASK != 0 {
-            return Err(Failure::ENUMERATION);
-        }
+        let command = hint_command(queue, start, size, advice & UR_USM_ADVICE_FLAGS_MASK)?;
         let submission = Submission::new(queue, HandleList::empty(), event);
-        check_range(&submission, start, size)?;
-        submission.submit(ur_command_t::UR_COMMAND_USM_ADVISE, Command::marker(), false)
+        submission.submit(ur_command_t::UR_COMMAND_USM_ADVISE, command, false)
     }
 }

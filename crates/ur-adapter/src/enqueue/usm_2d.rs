@@ -42,7 +42,7 @@ unsafe fn rows(
     let usm = &submission.queue().context().state().usm;
     usm.check_pitch(start, pitch, height)?;
     // SAFETY: as promised to this function.
-    unsafe { range(submission, start, len, access) }
+    unsafe { range(submission.queue(), start, len, access) }
 }
 
 entry_points! {

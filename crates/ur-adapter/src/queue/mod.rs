@@ -1,5 +1,6 @@
 //! Queues: commands run in order, or as soon as what they wait for has happened.
 
+pub(crate) mod destination;
 pub(crate) mod end;
 pub(crate) mod entry;
 pub(crate) mod host_function;

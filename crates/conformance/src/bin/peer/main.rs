@@ -9,6 +9,7 @@ mod awaited;
 mod diversion;
 mod events;
 mod filter;
+mod graphs;
 mod kernels;
 mod memory;
 mod physical;
@@ -85,6 +86,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Answer {
         diversion::execute,
         queues::execute,
         kernels::execute,
+        graphs::execute,
         physical::execute,
     ];
     topics

@@ -1,5 +1,6 @@
 //! Commands for queues.
 
+use crate::graphs;
 use crate::kernels;
 use crate::request::{Answer, CommandError, Request, done, list, one, read};
 use crate::state::{Object, PeerState};
@@ -27,7 +28,7 @@ fn create(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `submit QUEUE barrier | copy TO FROM | fill TO BYTE | copy-rect … | fill-2d … | fail MESSAGE |
-/// panic | scale … | fill-words … | fault …`, each with `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
+/// panic | scale … | fill-words … | fault … | run GRAPH`, each with `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
 fn submit(state: &PeerState, request: &Request<'_>) -> Answer {
     let queue = state.queue(request.word(0)?)?;
     let mut command = match request.word(1)? {
@@ -38,6 +39,7 @@ fn submit(state: &PeerState, request: &Request<'_>) -> Answer {
         )?,
         "fill" => Command::fill(state.memory(request.word(2)?)?.all(), &[request.parsed(3)?])?,
         "scale" | "fill-words" => kernels::launch(state, request, 1)?,
+        "run" => graphs::run(state, request)?,
         "fault" => kernels::fault(state, request)?,
         "copy-rect" => copy_rect(state, request)?,
         "fill-2d" => fill_2d(state, request)?,

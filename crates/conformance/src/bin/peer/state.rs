@@ -1,5 +1,6 @@
 //! The objects of a peer, by name.
 
+use crate::graphs::PeerGraph;
 use crate::request::{CommandError, Request};
 use crosshandle::{
     Context, ContextOptions, Device, Event, Memory, PeerPolicy, PhysicalMemory, Queue,
@@ -21,6 +22,7 @@ pub(crate) enum Object {
     Event(Event),
     Queue(Arc<Queue>),
     Kernels(Arc<Kernels>),
+    Graph(Arc<PeerGraph>),
     Physical(PhysicalMemory),
     Range(Arc<VirtualRange>),
     Export(#[expect(dead_code, reason = "it is there to be closed")] Arc<VirtualRangeExport>),
@@ -98,6 +100,13 @@ impl PeerState {
     pub(crate) fn kernels(&self, name: &str) -> Result<Arc<Kernels>, CommandError> {
         match self.get(name)? {
             Object::Kernels(kernels) => Ok(kernels),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    pub(crate) fn graph(&self, name: &str) -> Result<Arc<PeerGraph>, CommandError> {
+        match self.get(name)? {
+            Object::Graph(graph) => Ok(graph),
             _ => Err(unknown(name)),
         }
     }

@@ -9,6 +9,7 @@ pub use bundle::PackedBundle;
 pub use native::NativeEvent;
 
 use crate::api::command::Command;
+use crate::api::command::graph::Graph;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
@@ -388,6 +389,11 @@ impl Context {
         let queue = self.core().backend().create_queue(order)?;
         let copied = self.core().exporter().copied();
         Ok(Queue::new(queue, order, backend, copied))
+    }
+
+    /// Makes a graph without commands, to record some.
+    pub fn create_graph(&self) -> Graph {
+        Graph::new(self.core())
     }
 
     /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).

@@ -6,8 +6,8 @@ use super::memory::{self, CudaPhysical, CudaRange};
 use super::{program, queue};
 use crate::error::Result;
 use crate::hal::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, LoadedProgram,
-    NativeContext, NativeDevice, Programs, Segment,
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DriverGraph, GraphNodes,
+    Graphs, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment, Work,
 };
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{Import, Shared};
@@ -143,8 +143,22 @@ impl BackendContext for CudaContext {
         Some(self)
     }
 
+    fn graphs(&self) -> Option<&dyn Graphs> {
+        Some(self)
+    }
+
     fn programs(&self) -> Option<&dyn Programs> {
         self.gpu.kernels().is_some().then_some(self as _)
+    }
+}
+
+impl Graphs for CudaContext {
+    fn prepare(&self, work: &Work) -> Result<PreparedNode> {
+        queue::graph::prepare(&self.gpu, work)
+    }
+
+    fn instantiate(&self, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>> {
+        queue::graph::instantiate(&self.gpu, nodes)
     }
 }
 

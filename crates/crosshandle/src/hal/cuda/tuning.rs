@@ -32,6 +32,10 @@ pub(super) const MEMORY_WEIGHT: u32 = 16;
 /// returns only when the stream goes on, and streams may share that number. Halved: commands are held
 /// back that need not be. Doubled twice: submitting blocks.
 pub(super) const STREAM_MAX_CALLS: u32 = 256;
+/// The most calls that a launch of a graph counts as; it counts as many as it has nodes, since what it takes
+/// of the stream's room is the driver's affair. Halved: more launches are queued behind a stream that waits,
+/// and one may block its submitter. Doubled: fewer than two are.
+pub(super) const GRAPH_MAX_CALLS: u32 = 100;
 /// Calls that a host function counts as. Measured: a stream that waits takes 55 of them with
 /// commands in between. Halved twice: submitting blocks. Doubled: functions are held back sooner.
 pub(super) const HOST_FUNCTION_CALLS: u32 = 32;
@@ -67,7 +71,15 @@ pub(super) const PENDING_SLEEP_LONGEST: Duration = Duration::from_millis(1);
 /// shortest sleep. Doubled: commands that were pending begin a little later.
 pub(super) const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
+/// How long making a graph waits until the device has it; the first launch may be slower otherwise. Halved:
+/// that happens on a busy device. Doubled: a busy device holds up the making longer.
+pub(super) const GRAPH_UPLOAD_WAIT: Duration = Duration::from_millis(100);
+
 // Deferred driver calls.
+
+/// Memory, in bytes, that a node of a graph is taken to use on the device; the driver doesn't tell. It counts
+/// as [`PROGRAM_BYTES`] does.
+pub(super) const GRAPH_NODE_BYTES: usize = 1 << 10;
 
 /// Memory, in bytes, that may wait to be unregistered before streams that would wait are held back
 /// for that. Halved: streams are held back more often. Doubled: more pinned memory stays.

@@ -62,6 +62,7 @@ fn describe() -> DeviceInfo {
             host_accessible_memory: true,
             partial_mappings: true,
             late_failures: true,
+            native_graphs: false,
             unified_memory: true,
             // Drivers of memory controllers are there where these correct errors.
             error_correction: Path::new("/sys/devices/system/edac/mc/mc0").exists(),

@@ -249,13 +249,19 @@ impl Inner {
                 }
                 continue;
             }
-            let blockers: Vec<_> = self
-                .candidates(&pending)
-                .flat_map(|(_, command)| command.waits.iter())
-                .filter(|wait| !is_over(wait))
-                .map(|wait| (Arc::clone(&wait.event), wait.number))
-                .collect();
+            let mut blockers = Vec::new();
+            let mut has_become_ready = false;
+            for (_, command) in self.candidates(&pending) {
+                let before = blockers.len();
+                let unfinished = command.waits.iter().filter(|wait| !is_over(wait));
+                blockers.extend(unfinished.map(|wait| (Arc::clone(&wait.event), wait.number)));
+                has_become_ready |= blockers.len() == before;
+            }
             drop(pending);
+            // Its last signal came after the look above: what the others wait for may come after it.
+            if has_become_ready {
+                continue;
+            }
             self.wait_for_change(&blockers, seen);
         }
     }

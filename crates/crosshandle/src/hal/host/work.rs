@@ -11,11 +11,26 @@ use std::mem;
 /// Returns whether a command touches at most `limit` bytes and calls none of the program's code.
 pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     match work {
-        Work::Marker => true,
-        Work::Copy { len, .. } | Work::Fill { len, .. } => *len <= limit,
-        Work::CopyRect(copy) => copy.region.bytes() <= limit,
-        Work::Fill2d(fill) => fill.width.saturating_mul(fill.rows) <= limit,
-        Work::Call(_) | Work::Native(_) | Work::Launch(_) => false,
+        Work::Graph(run) => {
+            let mut left = limit;
+            run.works().all(|work| {
+                let rest = bytes(work).and_then(|bytes| left.checked_sub(bytes));
+                left = rest.unwrap_or_default();
+                rest.is_some()
+            })
+        }
+        work => bytes(work).is_some_and(|bytes| bytes <= limit),
+    }
+}
+
+/// Returns the bytes that work touches, if it calls none of the program's code.
+fn bytes(work: &Work) -> Option<usize> {
+    match work {
+        Work::Marker => Some(0),
+        Work::Copy { len, .. } | Work::Fill { len, .. } => Some(*len),
+        Work::CopyRect(copy) => Some(copy.region.bytes()),
+        Work::Fill2d(fill) => Some(fill.width.saturating_mul(fill.rows)),
+        Work::Call(_) | Work::Native(_) | Work::Launch(_) | Work::Graph(_) => None,
     }
 }
 
@@ -26,8 +41,19 @@ pub(super) fn run(work: &mut Work, launcher: &Launcher) -> Result<()> {
             Work::Call(function) => user_code::call(function),
             _ => Ok(()),
         },
-        // The object layer refuses `Native` where there is no driver.
-        Work::Marker | Work::Native(_) => Ok(()),
+        work => run_repeatable(work, launcher),
+    }
+}
+
+/// Runs a command that is left as it was, so that it can be run again.
+fn run_repeatable(work: &Work, launcher: &Launcher) -> Result<()> {
+    match work {
+        // The object layer refuses `Native` where there is no driver, and `run` has dealt with `Call`.
+        Work::Marker | Work::Native(_) | Work::Call(_) => Ok(()),
+        Work::Graph(run) => {
+            let mut works = run.works();
+            works.try_for_each(|work| run_repeatable(work, launcher))
+        }
         Work::Launch(launch) => launcher.run(launch),
         Work::Copy { to, from, len } => {
             copy(to, 0, from, 0, *len);

@@ -91,6 +91,7 @@ pub(super) fn describe(
             host_accessible_memory: false,
             partial_mappings: true,
             late_failures: true,
+            native_graphs: false,
             unified_memory: has(ZE_DEVICE_PROPERTY_FLAG_INTEGRATED),
             error_correction: has(ZE_DEVICE_PROPERTY_FLAG_ECC),
             half_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP16 != 0,

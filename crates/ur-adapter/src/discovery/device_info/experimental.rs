@@ -3,7 +3,21 @@
 use super::Answer::{self, Truth, U32};
 use crate::abi::description;
 use crate::discovery::Device;
-use unified_runtime_sys::{ur_device_info_t as name, ur_device_type_t};
+use unified_runtime_sys::{
+    UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_OFFSET,
+    UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_SIZE,
+    UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_ARGUMENTS,
+    UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_HANDLE,
+    UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_LOCAL_WORK_SIZE, ur_device_info_t as name,
+    ur_device_type_t,
+};
+
+/// What of a recorded launch can be updated: all but events.
+const UPDATES: u32 = UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_ARGUMENTS
+    | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_LOCAL_WORK_SIZE
+    | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_SIZE
+    | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_OFFSET
+    | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_HANDLE;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
     let capabilities = &device.inner().info().capabilities;
@@ -24,10 +38,11 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         | name::UR_DEVICE_INFO_USM_CONTEXT_MEMCPY_SUPPORT_EXP
         | name::UR_DEVICE_INFO_USM_HOST_ALLOC_REGISTER_SUPPORT_EXP
         | name::UR_DEVICE_INFO_USM_P2P_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP
         | name::UR_DEVICE_INFO_DEVICE_WAIT_SUPPORT_EXP => Truth(true),
 
-        name::UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP
+        // Commands in a command buffer have no events.
+        name::UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
         | name::UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
@@ -41,8 +56,8 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
             let is_gpu = description::get().device_type == ur_device_type_t::UR_DEVICE_TYPE_GPU;
             Truth(is_gpu && capabilities.unified_memory)
         }
-        name::UR_DEVICE_INFO_COMMAND_BUFFER_UPDATE_CAPABILITIES_EXP
-        | name::UR_DEVICE_INFO_2D_BLOCK_ARRAY_CAPABILITIES_EXP => U32(0),
+        name::UR_DEVICE_INFO_COMMAND_BUFFER_UPDATE_CAPABILITIES_EXP => U32(UPDATES),
+        name::UR_DEVICE_INFO_2D_BLOCK_ARRAY_CAPABILITIES_EXP => U32(0),
         _ => return None,
     })
 }

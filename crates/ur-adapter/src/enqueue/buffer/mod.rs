@@ -5,6 +5,7 @@ mod rect;
 
 pub(super) use mapping::{map, unmap};
 pub(super) use rect::{copy_rect, read_rect, write_rect};
+pub(crate) use rect::{copy_rect_command, read_rect_command, write_rect_command};
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeOut, entry_points, list, not_null};
@@ -12,6 +13,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
 use crate::memory::buffer::Buffer;
 use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -30,6 +32,91 @@ unsafe fn user_memory(pointer: *const c_void, len: usize) -> Result<MemoryRange>
     Ok(unsafe { MemoryRange::from_raw_parts(start, len, Access::ReadWrite) })
 }
 
+/// Returns the command that copies a buffer's bytes to memory of the user's.
+///
+/// # Errors
+/// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
+///
+/// # Safety
+/// The user's memory stays valid until the command is done.
+pub(crate) unsafe fn read_command(
+    destination: &dyn Destination,
+    buffer: &Buffer,
+    offset: usize,
+    size: usize,
+    to: *mut c_void,
+) -> Result<Command> {
+    // SAFETY: as promised to this function.
+    let to = unsafe { user_memory(to, size) }?;
+    Ok(Command::copy(buffer.range(destination, offset, size)?, to)?)
+}
+
+/// Returns the command that copies memory of the user's to a buffer.
+///
+/// # Errors
+/// As [`read_command`].
+///
+/// # Safety
+/// As [`read_command`].
+pub(crate) unsafe fn write_command(
+    destination: &dyn Destination,
+    buffer: &Buffer,
+    offset: usize,
+    size: usize,
+    from: *const c_void,
+) -> Result<Command> {
+    // SAFETY: as promised to this function.
+    let from = unsafe { user_memory(from, size) }?;
+    Ok(Command::copy(
+        from,
+        buffer.range(destination, offset, size)?,
+    )?)
+}
+
+/// Returns the command that copies from a place in a buffer to one in another.
+///
+/// # Errors
+/// `INVALID_SIZE`.
+pub(crate) fn copy_command(
+    destination: &dyn Destination,
+    (from, from_offset): (&Buffer, usize),
+    (to, to_offset): (&Buffer, usize),
+    size: usize,
+) -> Result<Command> {
+    let from = from.range(destination, from_offset, size)?;
+    let to = to.range(destination, to_offset, size)?;
+    Ok(Command::copy(from, to)?)
+}
+
+/// Returns the command that fills a part of a buffer.
+///
+/// # Errors
+/// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
+///
+/// # Safety
+/// The pattern is of this size.
+pub(crate) unsafe fn fill_command(
+    destination: &dyn Destination,
+    buffer: &Buffer,
+    pattern: *const c_void,
+    pattern_size: usize,
+    offset: usize,
+    size: usize,
+) -> Result<Command> {
+    not_null(pattern)?;
+    let fits = pattern_size.is_power_of_two()
+        && size != 0
+        && size.is_multiple_of(pattern_size)
+        && offset.is_multiple_of(pattern_size);
+    if !fits {
+        return Err(Failure::SIZE);
+    }
+    let to = buffer.range(destination, offset, size)?;
+    // SAFETY: as promised to this function.
+    let pattern = unsafe { list(pattern.cast::<u8>(), pattern_size) }?;
+    Ok(Command::fill(to, pattern)?)
+}
+
 entry_points! {
     pub(super) fn read(
         queue: Handle<Queue>,
@@ -42,9 +129,8 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         // SAFETY: the caller passes memory that is valid until the command is done.
-        let to = unsafe { user_memory(to, size) }?;
+        let command = unsafe { read_command(queue, buffer, offset, size, to) }?;
         let submission = Submission::new(queue, waits, event);
-        let command = Command::copy(buffer.range(queue, offset, size)?, to)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ, command, is_blocking != 0)
     }
 
@@ -59,9 +145,8 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         // SAFETY: the caller passes memory that is valid until the command is done.
-        let from = unsafe { user_memory(from, size) }?;
+        let command = unsafe { write_command(queue, buffer, offset, size, from) }?;
         let submission = Submission::new(queue, waits, event);
-        let command = Command::copy(from, buffer.range(queue, offset, size)?)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE, command, is_blocking != 0)
     }
 
@@ -76,8 +161,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event);
-        let (from, to) = (from.range(queue, from_offset, size)?, to.range(queue, to_offset, size)?);
-        let command = Command::copy(from, to)?;
+        let command = copy_command(queue, (from, from_offset), (to, to_offset), size)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY, command, false)
     }
 
@@ -91,19 +175,10 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        not_null(pattern)?;
-        let fits = pattern_size.is_power_of_two()
-            && size != 0
-            && size.is_multiple_of(pattern_size)
-            && offset.is_multiple_of(pattern_size);
-        if !fits {
-            return Err(Failure::SIZE);
-        }
-        let to = buffer.range(queue, offset, size)?;
         // SAFETY: the caller passes a pattern of this size.
-        let pattern = unsafe { list(pattern.cast::<u8>(), pattern_size) }?;
+        let command =
+            unsafe { fill_command(queue, buffer, pattern, pattern_size, offset, size) }?;
         let submission = Submission::new(queue, waits, event);
-        let command = Command::fill(to, pattern)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_FILL, command, false)
     }
 }

@@ -7,6 +7,7 @@ use crate::abi::object::Handle;
 use crate::enqueue::submission::{Submission, WaitList};
 use crate::memory::buffer::Buffer;
 use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crosshandle::{Command, MemoryRange, Pitches, Region};
 use std::ffi::c_void;
 use unified_runtime_sys::{
@@ -50,8 +51,8 @@ impl Side {
     }
 
     /// Returns the rectangle's range of a buffer.
-    fn in_buffer(&self, buffer: &Buffer, queue: &Queue) -> Result<MemoryRange> {
-        buffer.range(queue, self.start, self.span)
+    fn in_buffer(&self, buffer: &Buffer, destination: &dyn Destination) -> Result<MemoryRange> {
+        buffer.range(destination, self.start, self.span)
     }
 
     /// Returns the rectangle's range of memory of the user's.
@@ -92,6 +93,83 @@ fn sides(
     })
 }
 
+/// A place of a rectangle: its origin, and the pitches of its rows and slices.
+pub(crate) type Rect = (ur_rect_offset_t, usize, usize);
+
+/// Returns the command that copies a rectangle of a buffer to memory of the user's.
+///
+/// # Errors
+/// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
+///
+/// # Safety
+/// The user's memory stays valid until the command is done.
+pub(crate) unsafe fn read_rect_command(
+    destination: &dyn Destination,
+    (buffer, place): (&Buffer, Rect),
+    (pointer, host): (*mut c_void, Rect),
+    region: ur_rect_region_t,
+) -> Result<Command> {
+    let (region, to, from) = sides(region, host, place)?;
+    // SAFETY: as promised to this function.
+    let host = unsafe { to.in_user_memory(pointer) }?;
+    let range = from.in_buffer(buffer, destination)?;
+    Ok(Command::copy_rect(
+        range,
+        from.pitches,
+        host,
+        to.pitches,
+        region,
+    )?)
+}
+
+/// Returns the command that copies a rectangle of memory of the user's to a buffer.
+///
+/// # Errors
+/// As [`read_rect_command`].
+///
+/// # Safety
+/// As [`read_rect_command`].
+pub(crate) unsafe fn write_rect_command(
+    destination: &dyn Destination,
+    (buffer, place): (&Buffer, Rect),
+    (pointer, host): (*mut c_void, Rect),
+    region: ur_rect_region_t,
+) -> Result<Command> {
+    let (region, to, from) = sides(region, place, host)?;
+    // SAFETY: as promised to this function.
+    let host = unsafe { from.in_user_memory(pointer) }?;
+    let range = to.in_buffer(buffer, destination)?;
+    Ok(Command::copy_rect(
+        host,
+        from.pitches,
+        range,
+        to.pitches,
+        region,
+    )?)
+}
+
+/// Returns the command that copies a rectangle of a buffer to another.
+///
+/// # Errors
+/// `INVALID_SIZE`.
+pub(crate) fn copy_rect_command(
+    destination: &dyn Destination,
+    (from_buffer, from): (&Buffer, Rect),
+    (to_buffer, to): (&Buffer, Rect),
+    region: ur_rect_region_t,
+) -> Result<Command> {
+    let (region, to, from) = sides(region, to, from)?;
+    let to_range = to.in_buffer(to_buffer, destination)?;
+    let from_range = from.in_buffer(from_buffer, destination)?;
+    Ok(Command::copy_rect(
+        from_range,
+        from.pitches,
+        to_range,
+        to.pitches,
+        region,
+    )?)
+}
+
 entry_points! {
     pub(crate) fn read_rect(
         queue: Handle<Queue>,
@@ -108,15 +186,11 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let (region, to, from) = sides(
-            region,
-            (host_origin, host_row_pitch, host_slice_pitch),
-            (buffer_origin, buffer_row_pitch, buffer_slice_pitch),
-        )?;
+        let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
+        let host = (host_origin, host_row_pitch, host_slice_pitch);
         // SAFETY: the caller passes memory that is valid until the command is done.
-        let host = unsafe { to.in_user_memory(pointer) }?;
-        let range = from.in_buffer(buffer, queue)?;
-        let command = Command::copy_rect(range, from.pitches, host, to.pitches, region)?;
+        let command =
+            unsafe { read_rect_command(queue, (buffer, place), (pointer, host), region) }?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT, command, is_blocking != 0)
     }
@@ -136,15 +210,11 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let (region, to, from) = sides(
-            region,
-            (buffer_origin, buffer_row_pitch, buffer_slice_pitch),
-            (host_origin, host_row_pitch, host_slice_pitch),
-        )?;
+        let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
+        let host = (host_origin, host_row_pitch, host_slice_pitch);
         // SAFETY: the caller passes memory that is valid until the command is done.
-        let host = unsafe { from.in_user_memory(pointer) }?;
-        let range = to.in_buffer(buffer, queue)?;
-        let command = Command::copy_rect(host, from.pitches, range, to.pitches, region)?;
+        let command =
+            unsafe { write_rect_command(queue, (buffer, place), (pointer, host), region) }?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT, command, is_blocking != 0)
     }
@@ -163,14 +233,9 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let (region, to, from) = sides(
-            region,
-            (to_origin, to_row_pitch, to_slice_pitch),
-            (from_origin, from_row_pitch, from_slice_pitch),
-        )?;
-        let to_range = to.in_buffer(to_buffer, queue)?;
-        let from_range = from.in_buffer(from_buffer, queue)?;
-        let command = Command::copy_rect(from_range, from.pitches, to_range, to.pitches, region)?;
+        let to = (to_origin, to_row_pitch, to_slice_pitch);
+        let from = (from_origin, from_row_pitch, from_slice_pitch);
+        let command = copy_rect_command(queue, (from_buffer, from), (to_buffer, to), region)?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT, command, false)
     }

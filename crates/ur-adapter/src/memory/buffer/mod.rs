@@ -15,12 +15,13 @@ use crate::abi::stub::Stub;
 use crate::abi::unsupported::Images;
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crosshandle::MemoryRange;
 use mapping::Mappings;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
+pub(crate) use storage::{BufferUse, RecordedUse};
 use storage::{Storage, StorageUser};
 use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_READ_ONLY,
@@ -70,29 +71,34 @@ impl Buffer {
         }
     }
 
-    /// Returns a range of the buffer, for a command of a queue. It keeps the memory.
+    /// Returns a range of the buffer, for a command. It keeps the memory.
     ///
     /// # Errors
     /// `INVALID_SIZE` for one that is not inside.
-    pub(crate) fn range(&self, queue: &Queue, offset: usize, len: usize) -> Result<MemoryRange> {
+    pub(crate) fn range(
+        &self,
+        destination: &dyn Destination,
+        offset: usize,
+        len: usize,
+    ) -> Result<MemoryRange> {
         let offset = self.place(offset, len)?;
-        self.storage.range(queue, offset, len)
+        self.storage.range(destination, offset, len)
     }
 
-    /// Returns the range of all of the buffer, for a kernel in a queue.
+    /// Returns the range of all of the buffer, for a kernel.
     ///
     /// # Errors
     /// `INVALID_MEM_OBJECT` for a buffer of another context, or on another device.
-    pub(crate) fn for_kernel(&self, queue: &Queue) -> Result<MemoryRange> {
+    pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<MemoryRange> {
         let (own, _) = self.context.first();
-        let is_near = Arc::ptr_eq(own, queue.device()) || !self.storage.is_on_device();
-        if !Arc::ptr_eq(self.context.state(), queue.context().state()) || !is_near {
+        let is_near = Arc::ptr_eq(own, destination.device()) || !self.storage.is_on_device();
+        if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
                 "a kernel takes buffers of its queue's context, which lie on its first device",
             ));
         }
-        self.range(queue, 0, self.len)
+        self.range(destination, 0, self.len)
     }
 
     /// Returns where in the storage a range of the buffer starts.

@@ -3,6 +3,7 @@
 use super::late;
 use crate::abi::failure::Result;
 use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crate::queue::end::Users;
 use crate::queue::host_function::wait_while;
 use crate::tuning::{BUFFER_RELEASE_GRACE, LARGEST_VECTOR_BYTES};
@@ -25,6 +26,36 @@ pub(super) struct Storage {
     pub(super) users: Users,
     /// Whether the storage can be found by its native handle.
     pub(super) is_given: AtomicBool,
+}
+
+/// A buffer whose contents go back to the user's memory, so that it wants to know the queues that use it.
+pub(crate) struct BufferUse<'a>(&'a Arc<Storage>);
+
+/// A buffer that a recording uses, to be told of the queues that run it.
+pub(crate) struct RecordedUse(Arc<Storage>);
+
+impl BufferUse<'_> {
+    /// Notes a queue.
+    pub(crate) fn by(&self, queue: &Queue) {
+        self.0.users.note(queue);
+    }
+
+    /// Returns the use, for a recording.
+    pub(crate) fn recorded(&self) -> RecordedUse {
+        RecordedUse(Arc::clone(self.0))
+    }
+}
+
+impl RecordedUse {
+    /// Notes a queue, before the recording is submitted to it.
+    pub(crate) fn by(&self, queue: &Queue) {
+        self.0.users.note(queue);
+    }
+
+    /// Returns whether both are of one buffer.
+    pub(crate) fn is_of(&self, buffer: &BufferUse<'_>) -> bool {
+        Arc::ptr_eq(&self.0, buffer.0)
+    }
 }
 
 /// The memory of a storage.
@@ -167,11 +198,11 @@ impl Storage {
         }
     }
 
-    /// Returns a range of the memory on the device, for a command of a queue. The caller checked that it
+    /// Returns a range of the memory on the device, for a command. The caller checked that it
     /// is inside.
     pub(super) fn range(
         self: &Arc<Self>,
-        queue: &Queue,
+        destination: &dyn Destination,
         offset: usize,
         len: usize,
     ) -> Result<MemoryRange> {
@@ -181,7 +212,7 @@ impl Storage {
             Backing::User(user) => user.range(offset, len),
             // The storage is kept, since its contents go back after the last command.
             Backing::Mirror { memory, .. } => {
-                self.users.note(queue);
+                destination.note(BufferUse(self));
                 memory
                     .range(offset..offset + len)?
                     .keeping(Arc::clone(self))

@@ -24,8 +24,8 @@ entry_points! {
         // copy.
         let (to, from) = unsafe {
             (
-                usm.range(to, size, Access::ReadWrite)?,
-                usm.range(from, size, Access::ReadOnly)?,
+                usm.range(to, size, Access::ReadWrite, false)?,
+                usm.range(from, size, Access::ReadOnly, false)?,
             )
         };
         let (_, inner) = context.first();

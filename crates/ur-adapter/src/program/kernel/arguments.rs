@@ -7,18 +7,21 @@ use crate::abi::boundary::list;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Shared;
 use crate::memory::buffer::Buffer;
-use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crate::tuning::{LARGEST_VECTOR_BYTES, MAX_KERNEL_ARGUMENTS};
 use crosshandle::{KernelArguments, KernelParameter, MemoryRange};
+use std::borrow::Cow;
 use std::ffi::c_void;
 use unified_runtime_sys::{
-    ur_exp_kernel_arg_properties_t, ur_exp_kernel_arg_type_t as argument_type, ur_result_t,
+    ur_exp_kernel_arg_properties_t, ur_exp_kernel_arg_type_t as argument_type, ur_mem_handle_t,
+    ur_result_t,
 };
 
 /// An argument as the caller gives it.
+#[derive(Clone)]
 pub(crate) enum Argument<'a> {
     /// The bytes of a value.
-    Value(&'a [u8]),
+    Value(Cow<'a, [u8]>),
     /// An address that is not known here: the caller vouches for it until the kernel is done.
     Address(usize),
     /// Memory that is kept until the kernel is done.
@@ -38,7 +41,7 @@ pub(crate) struct Packed {
     pub(crate) local: usize,
 }
 
-/// Returns the arguments of a launch in a queue.
+/// Returns the arguments of a launch.
 ///
 /// # Errors
 /// `INVALID_NULL_POINTER`; `INVALID_KERNEL_ARGUMENT_INDEX`; `INVALID_ENUMERATION` for a type that
@@ -47,7 +50,7 @@ pub(crate) struct Packed {
 /// # Safety
 /// The arguments are as their types say; values and buffers stay valid during `'a`.
 pub(crate) unsafe fn read<'a>(
-    queue: &Queue,
+    destination: &dyn Destination,
     given: &'a [ur_exp_kernel_arg_properties_t],
 ) -> Result<Arguments<'a>> {
     let mut arguments: Arguments<'a> = Vec::with_capacity(given.len());
@@ -60,7 +63,7 @@ pub(crate) unsafe fn read<'a>(
             arguments.resize_with(index + 1, || None);
         }
         // SAFETY: as promised to this function.
-        arguments[index] = Some(unsafe { read_one(queue, argument) }?);
+        arguments[index] = Some(unsafe { read_one(destination, argument) }?);
     }
     Ok(arguments)
 }
@@ -70,7 +73,7 @@ pub(crate) unsafe fn read<'a>(
 /// # Safety
 /// As [`read`].
 unsafe fn read_one<'a>(
-    queue: &Queue,
+    destination: &dyn Destination,
     argument: &'a ur_exp_kernel_arg_properties_t,
 ) -> Result<Argument<'a>> {
     // SAFETY: the members of the union are those of its type, as promised to this function.
@@ -78,23 +81,13 @@ unsafe fn read_one<'a>(
         Ok(match argument.type_ {
             argument_type::UR_EXP_KERNEL_ARG_TYPE_VALUE => {
                 let value: *const c_void = argument.value.value;
-                Argument::Value(list(value.cast(), argument.size)?)
+                Argument::Value(list(value.cast(), argument.size)?.into())
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_POINTER => {
-                let pointer = argument.value.pointer;
-                match queue.context().state().usm.rest(pointer) {
-                    Some(memory) => Argument::Memory(memory),
-                    None => Argument::Address(pointer.expose_provenance()),
-                }
+                Argument::of_pointer(destination, argument.value.pointer)
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_MEM_OBJ => {
-                let handle = argument.value.memObjTuple.hMem;
-                if handle.is_null() {
-                    Argument::Address(0)
-                } else {
-                    let buffer = Shared::<Buffer>::from_handle(handle)?;
-                    Argument::Memory(buffer.for_kernel(queue)?)
-                }
+                Argument::of_buffer(destination, argument.value.memObjTuple.hMem)?
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_LOCAL => Argument::Local(argument.size),
             argument_type::UR_EXP_KERNEL_ARG_TYPE_SAMPLER => {
@@ -104,6 +97,46 @@ unsafe fn read_one<'a>(
             }
             _ => return Err(Failure::ENUMERATION),
         })
+    }
+}
+
+impl<'a> Argument<'a> {
+    /// Returns the argument that an address is.
+    pub(crate) fn of_pointer(destination: &dyn Destination, pointer: *const c_void) -> Self {
+        let usm = &destination.context().state().usm;
+        match usm.rest(pointer, destination.is_recording()) {
+            Some(memory) => Self::Memory(memory),
+            None => Self::Address(pointer.expose_provenance()),
+        }
+    }
+
+    /// Returns the argument that a buffer is, or none.
+    ///
+    /// # Errors
+    /// `INVALID_MEM_OBJECT` for a buffer that the device doesn't reach.
+    ///
+    /// # Safety
+    /// The handle is null, or one of a buffer that is there.
+    pub(crate) unsafe fn of_buffer(
+        destination: &dyn Destination,
+        handle: ur_mem_handle_t,
+    ) -> Result<Self> {
+        if handle.is_null() {
+            return Ok(Self::Address(0));
+        }
+        // SAFETY: as promised to this function.
+        let buffer = unsafe { Shared::<Buffer>::from_handle(handle) }?;
+        Ok(Self::Memory(buffer.for_kernel(destination)?))
+    }
+
+    /// Returns the same argument, with a copy of what is the caller's.
+    pub(crate) fn into_owned(self) -> Argument<'static> {
+        match self {
+            Self::Value(value) => Argument::Value(Cow::Owned(value.into_owned())),
+            Self::Address(address) => Argument::Address(address),
+            Self::Memory(range) => Argument::Memory(range),
+            Self::Local(len) => Argument::Local(len),
+        }
     }
 }
 
@@ -282,7 +315,7 @@ mod tests {
     fn parts_of_local_memory_come_one_after_the_other() {
         let arguments = vec![
             Some(Argument::Local(100)),
-            Some(Argument::Value(&[1, 2, 3, 4])),
+            Some(Argument::Value((&[1, 2, 3, 4]).into())),
             Some(Argument::Local(12)),
             Some(Argument::Local(1)),
             Some(Argument::Address(0x1234)),
@@ -341,7 +374,7 @@ mod tests {
 
     #[test]
     fn an_offset_is_the_last_parameter() {
-        let arguments = vec![Some(Argument::Value(&[9; 8]))];
+        let arguments = vec![Some(Argument::Value((&[9; 8]).into()))];
         let packed = pack_sizes(&arguments, Some(&[8, 12]), Some([1, 2, 3]), 0).unwrap();
         let wanted = KernelArguments::new().bytes(&[9; 8]).value([1_u32, 2, 3]);
         assert_eq!(format!("{:?}", packed.arguments), format!("{wanted:?}"));
@@ -349,7 +382,7 @@ mod tests {
 
     #[test]
     fn arguments_match_parameters() {
-        let one = || vec![Some(Argument::Value(&[7; 4]))];
+        let one = || vec![Some(Argument::Value((&[7; 4]).into()))];
         let pack = |arguments: Arguments<'_>, sizes| pack_sizes(&arguments, sizes, None, 0);
         assert!(pack(one(), None).is_ok() && pack(one(), Some(&[4])).is_ok());
         let shorter = pack(one(), Some(&[2])).unwrap();

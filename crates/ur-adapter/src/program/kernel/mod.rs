@@ -5,7 +5,7 @@ mod info;
 mod suggest;
 mod work_size;
 
-pub(crate) use arguments::{Arguments, Packed, pack, pack_whole, read as read_arguments};
+pub(crate) use arguments::{Argument, Arguments, Packed, pack, pack_whole, read as read_arguments};
 pub(crate) use work_size::{GroupLimits, read as read_sizes};
 
 use crate::abi::boundary::{MaybeIn, Out, Text, entry_points, not_null};

@@ -82,6 +82,7 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             partial_mappings: false,
             // A stream compares numbers, and goes on when they are reached.
             late_failures: false,
+            native_graphs: true,
             timer_resolution: tuning::TIMER_RESOLUTION,
         },
     })

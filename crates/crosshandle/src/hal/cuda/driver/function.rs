@@ -133,15 +133,7 @@ impl Driver {
         grid: Grid,
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
-        let mut attributes = Vec::new();
-        if grid.is_cooperative {
-            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-            attributes.push(attribute(id, [1, 0, 0]));
-        }
-        if let Some(cluster) = grid.cluster {
-            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-            attributes.push(attribute(id, cluster));
-        }
+        let mut attributes: Vec<_> = grid.attributes().collect();
         let config = CUlaunchConfig {
             gridDimX: grid.blocks[0],
             gridDimY: grid.blocks[1],
@@ -160,6 +152,11 @@ impl Driver {
             let arguments = arguments.as_mut_ptr();
             (self.programs()?.launch)(&config, function, arguments, ptr::null_mut())
         };
+        self.check_launch("cuLaunchKernelEx", code)
+    }
+
+    /// Maps the status of a call that launches a function, or will.
+    pub(super) fn check_launch(&self, operation: &'static str, code: Code) -> Result<()> {
         match code {
             COOPERATIVE_LAUNCH_TOO_LARGE => Err(Error::LimitReached {
                 what: "so many blocks don't run at the same time".into(),
@@ -173,13 +170,13 @@ impl Driver {
                 what: "this device has no such clusters for this kernel".into(),
                 remedy: "launch smaller ones, of up to 8 blocks".into(),
             }),
-            code => self.check("cuLaunchKernelEx", code),
+            code => self.check(operation, code),
         }
     }
 }
 
 /// The blocks and threads that a function runs on.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grid {
     pub(crate) blocks: [u32; 3],
     pub(crate) threads: [u32; 3],
@@ -187,6 +184,21 @@ pub(crate) struct Grid {
     /// Bytes.
     pub(crate) dynamic_shared: u32,
     pub(crate) is_cooperative: bool,
+}
+
+impl Grid {
+    /// Returns what the driver takes as attributes.
+    pub(super) fn attributes(&self) -> impl Iterator<Item = CUlaunchAttribute> {
+        let cooperative = self.is_cooperative.then(|| {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attribute(id, [1, 0, 0])
+        });
+        let cluster = self.cluster.map(|cluster| {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attribute(id, cluster)
+        });
+        cooperative.into_iter().chain(cluster)
+    }
 }
 
 /// Returns an attribute of a launch whose value is one number or three.

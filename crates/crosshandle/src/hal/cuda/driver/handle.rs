@@ -1,6 +1,8 @@
 //! The driver's handles, as values.
 
-use cudarc::driver::sys::{CUcontext, CUevent, CUfunction, CUmodule, CUstream};
+use cudarc::driver::sys::{
+    CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
+};
 use std::ptr;
 
 macro_rules! handles {
@@ -24,6 +26,7 @@ macro_rules! handles {
             }
 
             /// Returns the number that the program knows the object by.
+            #[allow(dead_code, reason = "programs know not all of them")]
             pub(crate) fn number(self) -> usize {
                 self.0.expose_provenance()
             }
@@ -47,4 +50,10 @@ handles! {
     ModuleHandle(CUmodule);
     /// A function of a program.
     FunctionHandle(CUfunction);
+    /// The description of a graph.
+    GraphHandle(CUgraph);
+    /// A node in it.
+    GraphNodeHandle(CUgraphNode);
+    /// A graph that can be launched.
+    GraphRunHandle(CUgraphExec);
 }

@@ -1,11 +1,14 @@
 //! `libcuda` and its functions.
 
-use super::{Code, ContextHandle, EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
+use super::{
+    Code, ContextHandle, EventHandle, FunctionHandle, GraphHandle, GraphNodeHandle, GraphRunHandle,
+    ModuleHandle, StreamHandle,
+};
 use cudarc::driver::sys;
 use cudarc::driver::sys::{
-    CUDA_MEMCPY3D, CUdevice, CUdeviceptr, CUipcMemHandle, CUlaunchConfig, CUlinkState,
-    CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstreamBatchMemOpParams,
-    CUuuid,
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUdevice, CUdeviceptr,
+    CUipcMemHandle, CUlaunchAttributeValue, CUlaunchConfig, CUlinkState, CUmemAccessDesc,
+    CUmemAllocationProp, CUmemGenericAllocationHandle, CUstreamBatchMemOpParams, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -148,6 +151,8 @@ library! {
         event_record = cuEventRecord(EventHandle, StreamHandle);
         event_query = cuEventQuery(EventHandle);
         event_elapsed_time = cuEventElapsedTime(&mut f32, EventHandle, EventHandle);
+        graph_create = cuGraphCreate(&mut GraphHandle, c_uint);
+        graph_instantiate = cuGraphInstantiateWithFlags(&mut GraphRunHandle, GraphHandle, c_ulonglong);
     }
     unsafe {
         device_get_name = cuDeviceGetName(*mut c_char, c_int, CUdevice);
@@ -174,6 +179,18 @@ library! {
         memset_16 = cuMemsetD16Async(CUdeviceptr, u16, usize, StreamHandle);
         memset_32 = cuMemsetD32Async(CUdeviceptr, u32, usize, StreamHandle);
         event_destroy = cuEventDestroy_v2(EventHandle);
+        graph_destroy = cuGraphDestroy(GraphHandle);
+        graph_add_empty = cuGraphAddEmptyNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize);
+        graph_add_kernel = cuGraphAddKernelNode_v2(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_KERNEL_NODE_PARAMS_v2);
+        graph_add_memcpy = cuGraphAddMemcpyNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_MEMCPY3D, ContextHandle);
+        graph_add_memset = cuGraphAddMemsetNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_MEMSET_NODE_PARAMS, ContextHandle);
+        graph_set_attribute = cuGraphKernelNodeSetAttribute(GraphNodeHandle, c_uint, *const CUlaunchAttributeValue);
+        graph_run_destroy = cuGraphExecDestroy(GraphRunHandle);
+        graph_run_set_kernel = cuGraphExecKernelNodeSetParams_v2(GraphRunHandle, GraphNodeHandle, *const CUDA_KERNEL_NODE_PARAMS_v2);
+        graph_run_set_memcpy = cuGraphExecMemcpyNodeSetParams(GraphRunHandle, GraphNodeHandle, *const CUDA_MEMCPY3D, ContextHandle);
+        graph_run_set_memset = cuGraphExecMemsetNodeSetParams(GraphRunHandle, GraphNodeHandle, *const CUDA_MEMSET_NODE_PARAMS, ContextHandle);
+        graph_upload = cuGraphUpload(GraphRunHandle, StreamHandle);
+        graph_launch = cuGraphLaunch(GraphRunHandle, StreamHandle);
     }
 }
 

@@ -6,6 +6,7 @@
 //! `cudarc`'s result type does not know, so they are taken as numbers.
 
 mod function;
+mod graph;
 mod handle;
 mod library;
 mod memory;
@@ -24,11 +25,13 @@ use std::sync::OnceLock;
 
 pub(super) use cudarc::driver::sys;
 pub(super) use function::Grid;
+pub(super) use graph::{Graph, Step};
 pub(super) use handle::{ContextHandle, EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
+use handle::{GraphHandle, GraphNodeHandle, GraphRunHandle};
 pub(super) use memory::{Allocation, DeviceAddress};
 pub(super) use native::{Found, LegacyHandle};
 pub(super) use program::{Image, ImageKind};
-pub(super) use stream::{CudaEvent, FillWord, Stream, is_capturing};
+pub(super) use stream::{CudaEvent, FillWord, RectCopy, Side, Stream, is_capturing};
 pub(super) use words::WordOp;
 
 /// The status that a call returns.

@@ -5,9 +5,13 @@
 use super::{DeviceAddress, Driver, EventHandle, NOT_READY, StreamHandle};
 use crate::error::{Error, Result};
 use crate::os::process;
-use cudarc::driver::sys::{CUDA_MEMCPY3D, CUevent_flags, CUstream_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{
+    CUDA_MEMCPY3D, CUevent_flags, CUmemorytype, CUstream_flags, CUstreamCaptureMode,
+};
 use std::ffi::{c_uint, c_void};
+use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
+use std::ptr;
 
 /// A function that a stream calls, with the pointer that was given along.
 pub(crate) type HostCallback = unsafe extern "C" fn(*mut c_void);
@@ -152,15 +156,11 @@ impl Driver {
     /// Copies a rectangle.
     ///
     /// # Safety
-    /// What the description says stays valid until the stream is past this.
-    pub(crate) unsafe fn copy_3d(
-        &self,
-        stream: StreamHandle,
-        description: &CUDA_MEMCPY3D,
-    ) -> Result<()> {
+    /// Both sides stay valid until the stream is past this.
+    pub(crate) unsafe fn copy_rect(&self, stream: StreamHandle, copy: &RectCopy) -> Result<()> {
         // SAFETY: promised by the caller; the description is read before the call returns.
         self.check("cuMemcpy3DAsync", unsafe {
-            (self.library.memcpy_3d)(description, stream)
+            (self.library.memcpy_3d)(&copy.description(), stream)
         })
     }
 
@@ -247,6 +247,60 @@ impl Driver {
             (self.library.event_elapsed_time)(&mut milliseconds, start, end),
         )?;
         Ok(milliseconds)
+    }
+}
+
+/// A side of a copied rectangle. Sizes are in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Side {
+    pub(crate) start: DeviceAddress,
+    pub(crate) row_pitch: usize,
+    /// A slice starts this many rows after the one before.
+    pub(crate) slice_rows: usize,
+    /// It is memory of the host that the driver doesn't know.
+    pub(crate) is_unknown: bool,
+}
+
+/// A copy of a rectangle.
+#[derive(Clone, Copy)]
+pub(crate) struct RectCopy {
+    pub(crate) to: Side,
+    pub(crate) from: Side,
+    /// Bytes, rows, slices.
+    pub(crate) sizes: [usize; 3],
+}
+
+impl RectCopy {
+    /// Returns the copy as the driver takes it.
+    pub(super) fn description(&self) -> CUDA_MEMCPY3D {
+        let kind = |place: &Side| match place.is_unknown {
+            true => CUmemorytype::CU_MEMORYTYPE_HOST,
+            // Any memory, wherever it is: the driver knows.
+            false => CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        };
+        // SAFETY: numbers, null pointers, and enumerations that are set below.
+        let zeroed: CUDA_MEMCPY3D = unsafe {
+            let mut zeroed = MaybeUninit::<CUDA_MEMCPY3D>::zeroed();
+            let place = zeroed.as_mut_ptr();
+            (&raw mut (*place).srcMemoryType).write(kind(&self.from));
+            (&raw mut (*place).dstMemoryType).write(kind(&self.to));
+            zeroed.assume_init()
+        };
+        let [width, rows, slices] = self.sizes;
+        CUDA_MEMCPY3D {
+            srcHost: ptr::with_exposed_provenance(self.from.start as usize),
+            srcDevice: self.from.start,
+            srcPitch: self.from.row_pitch,
+            srcHeight: self.from.slice_rows,
+            dstHost: ptr::with_exposed_provenance_mut(self.to.start as usize),
+            dstDevice: self.to.start,
+            dstPitch: self.to.row_pitch,
+            dstHeight: self.to.slice_rows,
+            WidthInBytes: width,
+            Height: rows,
+            Depth: slices,
+            ..zeroed
+        }
     }
 }
 

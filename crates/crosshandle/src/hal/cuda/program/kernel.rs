@@ -142,11 +142,17 @@ impl LoadedKernel for CudaKernel {
     }
 }
 
-/// Queues a launch. The device's context is current.
-///
-/// # Safety
-/// The launch stays until the stream is past this, and what it does is sound, which its maker promised.
-pub(crate) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) -> Result<()> {
+/// A launch as the driver takes it, borrowed from one.
+pub(crate) struct DriverLaunch {
+    pub(crate) function: FunctionHandle,
+    pub(crate) grid: Grid,
+    /// The place of each argument's bytes, in the launch that this comes from.
+    pub(crate) arguments: Vec<*mut c_void>,
+}
+
+/// Returns a launch as the driver takes it, once the driver allows what it asks for. The device's context is
+/// current.
+pub(crate) fn driver_launch(gpu: &Gpu, launch: &Launch) -> Result<DriverLaunch> {
     let kernel: &dyn Any = &*launch.kernel;
     let kernel = kernel
         .downcast_ref::<CudaKernel>()
@@ -162,7 +168,7 @@ pub(crate) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) ->
     if let Some(cluster) = shape.cluster {
         kernel.allow_cluster(cluster)?;
     }
-    let mut arguments: Vec<*mut c_void> = launch
+    let arguments: Vec<*mut c_void> = launch
         .arguments
         .iter()
         .map(|argument| argument.as_ptr().cast_mut().cast())
@@ -174,9 +180,23 @@ pub(crate) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) ->
         dynamic_shared,
         is_cooperative: shape.is_cooperative,
     };
+    Ok(DriverLaunch {
+        function: kernel.function,
+        grid,
+        arguments,
+    })
+}
+
+/// Queues a launch. The device's context is current.
+///
+/// # Safety
+/// The launch stays until the stream is past this, and what it does is sound, which its maker promised.
+pub(crate) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) -> Result<()> {
+    let DriverLaunch {
+        function,
+        grid,
+        mut arguments,
+    } = driver_launch(gpu, launch)?;
     // SAFETY: promised by the caller; the kernel keeps its program.
-    unsafe {
-        gpu.driver()
-            .launch(stream, kernel.function, grid, &mut arguments)
-    }
+    unsafe { gpu.driver().launch(stream, function, grid, &mut arguments) }
 }

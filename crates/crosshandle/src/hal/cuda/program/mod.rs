@@ -3,7 +3,7 @@
 mod image;
 mod kernel;
 
-pub(super) use kernel::launch;
+pub(super) use kernel::{DriverLaunch, driver_launch, launch};
 
 use super::device::Gpu;
 use super::driver::ModuleHandle;

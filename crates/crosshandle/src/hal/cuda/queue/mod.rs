@@ -21,8 +21,11 @@
 //! *Broken*: the device has stopped; all signals have failed, and so does every later call. *Shared*: the
 //! program submits to the first stream too, so nothing is pending any more.
 //!
+//! [`graph`] has graphs of the driver; a run of one is in flight like any other command.
+//!
 //! [`scheduler`](super::scheduler) describes the states of a stream, and the order of the locks.
 
+pub(super) mod graph;
 mod host_function;
 mod in_flight;
 mod own_signals;

@@ -2,13 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::Gpu;
-use crate::hal::cuda::driver::{DeviceAddress, FillWord, StreamHandle, sys};
+use crate::hal::cuda::driver::{DeviceAddress, Driver, FillWord, RectCopy, Side, StreamHandle};
 use crate::hal::cuda::memory::{self, Staging};
 use crate::hal::cuda::program;
-use crate::hal::cuda::tuning::INLINE_PATTERN_BYTES;
+use crate::hal::cuda::queue::graph;
+use crate::hal::cuda::tuning::{GRAPH_MAX_CALLS, INLINE_PATTERN_BYTES};
 use crate::hal::{Operand, Segment, Work};
 use crate::types::{MemoryKind, Pitches, Region};
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// Memory that a command uses besides its operands, until it is done.
@@ -61,6 +61,7 @@ pub(super) fn calls(work: &Work) -> u32 {
         Work::Marker => 0,
         Work::Copy { .. } => 2,
         Work::CopyRect(_) | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
+        Work::Graph(run) => (run.nodes.len() as u32).clamp(1, GRAPH_MAX_CALLS),
         Work::Fill { pattern, len, .. } => row(*len, pattern),
         Work::Fill2d(fill) => row(fill.width, &fill.pattern) + doublings(fill.rows),
     }
@@ -90,26 +91,88 @@ pub(super) unsafe fn enqueue(
     work: &Work,
     extra: &Extra,
 ) -> Result<()> {
-    // SAFETY: promised by the caller; the object layer checked that the ranges are in their memory.
+    // SAFETY: promised by the caller.
     unsafe {
         match work {
             Work::Marker | Work::Call(_) => Ok(()),
             Work::Native(function) => function(stream.number()),
             Work::Launch(launch) => program::launch(gpu, stream, launch),
-            Work::Copy { to, from, len } => {
-                copy(gpu, stream, address(to), address(from), *len, extra)
+            Work::Graph(run) => graph::launch(gpu, stream, run),
+            work => {
+                let driver = gpu.driver();
+                transfer(&mut StreamTarget { driver, stream }, work, extra)
             }
+        }
+    }
+}
+
+/// A place that takes copies and fills: a stream, or a graph.
+pub(super) trait Target {
+    /// Copies between ranges that don't overlap.
+    ///
+    /// # Safety
+    /// Both ranges stay valid until what has the copy is past it.
+    unsafe fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, len: usize) -> Result<()>;
+
+    /// Copies a rectangle.
+    ///
+    /// # Safety
+    /// As for `copy`.
+    unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()>;
+
+    /// Fills with `count` words; `to` is aligned for them.
+    ///
+    /// # Safety
+    /// As for `copy`.
+    unsafe fn fill(&mut self, to: DeviceAddress, word: FillWord, count: usize) -> Result<()>;
+}
+
+/// A stream, which does the work in the order of the calls.
+struct StreamTarget {
+    driver: &'static Driver,
+    stream: StreamHandle,
+}
+
+impl Target for StreamTarget {
+    unsafe fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, len: usize) -> Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe { self.driver.copy(self.stream, to, from, len) }
+    }
+
+    unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe { self.driver.copy_rect(self.stream, copy) }
+    }
+
+    unsafe fn fill(&mut self, to: DeviceAddress, word: FillWord, count: usize) -> Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe { self.driver.fill(self.stream, to, word, count) }
+    }
+}
+
+/// Hands a copy or a fill to a target that does what it gets in order; other work has none.
+///
+/// # Safety
+/// All that the work uses, `extra` included, stays until what has it is past it, also if there is an error.
+pub(super) unsafe fn transfer(target: &mut impl Target, work: &Work, extra: &Extra) -> Result<()> {
+    // SAFETY: promised by the caller; the object layer checked that the ranges are in their memory.
+    unsafe {
+        match work {
+            Work::Copy { to, from, len } => copy(target, address(to), address(from), *len, extra),
             Work::CopyRect(copy) => {
                 let to = (address(&copy.to), copy.to_pitches);
                 let from = (address(&copy.from), copy.from_pitches);
-                copy_rect(gpu, stream, to, from, copy.region)
+                target.copy_rect(&rect(to, from, copy.region))
             }
             Work::Fill2d(rows) => {
                 let to = address(&rows.to);
-                fill(gpu, stream, to, rows.width, &rows.pattern, extra)?;
-                repeat_row(gpu, stream, to, rows.pitch, rows.width, rows.rows)
+                fill(target, to, rows.width, &rows.pattern, extra)?;
+                repeat_row(target, to, rows.pitch, rows.width, rows.rows)
             }
-            Work::Fill { to, len, pattern } => fill(gpu, stream, address(to), *len, pattern, extra),
+            Work::Fill { to, len, pattern } => fill(target, address(to), *len, pattern, extra),
+            Work::Marker | Work::Call(_) | Work::Native(_) | Work::Launch(_) | Work::Graph(_) => {
+                Ok(())
+            }
         }
     }
 }
@@ -121,22 +184,20 @@ fn address(place: &Operand) -> DeviceAddress {
 /// Copies between ranges that may overlap.
 ///
 /// # Safety
-/// As for `enqueue`.
+/// As for `transfer`.
 unsafe fn copy(
-    gpu: &Arc<Gpu>,
-    stream: StreamHandle,
+    target: &mut impl Target,
     to: DeviceAddress,
     from: DeviceAddress,
     len: usize,
     extra: &Extra,
 ) -> Result<()> {
-    let driver = gpu.driver();
     if len == 0 || to == from {
         return Ok(());
     }
     if !overlaps(to, from, len) {
         // SAFETY: promised by the caller.
-        return unsafe { driver.copy(stream, to, from, len) };
+        return unsafe { target.copy(to, from, len) };
     }
     let Extra::Between(between) = extra else {
         return Err(Error::invalid(
@@ -146,55 +207,33 @@ unsafe fn copy(
     let place = between.start().get() as DeviceAddress;
     // SAFETY: promised by the caller, which keeps what is between too.
     unsafe {
-        driver.copy(stream, place, from, len)?;
-        driver.copy(stream, to, place, len)
+        target.copy(place, from, len)?;
+        target.copy(to, place, len)
     }
 }
 
-/// Copies the rows of a region.
-///
-/// # Safety
-/// As for `enqueue`.
-unsafe fn copy_rect(
-    gpu: &Gpu,
-    stream: StreamHandle,
-    (to, to_pitches): (DeviceAddress, Pitches),
-    (from, from_pitches): (DeviceAddress, Pitches),
-    region: Region,
-) -> Result<()> {
-    // SAFETY: numbers, null pointers, and enumerations that are set below.
-    let zeroed: sys::CUDA_MEMCPY3D = unsafe {
-        let mut zeroed = MaybeUninit::<sys::CUDA_MEMCPY3D>::zeroed();
-        let place = zeroed.as_mut_ptr();
-        // Any memory, wherever it is: the driver knows.
-        (&raw mut (*place).srcMemoryType).write(sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED);
-        (&raw mut (*place).dstMemoryType).write(sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED);
-        zeroed.assume_init()
-    };
-    let description = sys::CUDA_MEMCPY3D {
-        srcDevice: from,
-        srcPitch: from_pitches.row,
+/// Returns the copy of the rows of a region.
+fn rect(to: (DeviceAddress, Pitches), from: (DeviceAddress, Pitches), region: Region) -> RectCopy {
+    let place = |(start, pitches): (DeviceAddress, Pitches)| Side {
+        start,
+        row_pitch: pitches.row,
         // Slice pitches are multiples of row pitches.
-        srcHeight: from_pitches.slice / from_pitches.row,
-        dstDevice: to,
-        dstPitch: to_pitches.row,
-        dstHeight: to_pitches.slice / to_pitches.row,
-        WidthInBytes: region.width,
-        Height: region.rows,
-        Depth: region.slices,
-        ..zeroed
+        slice_rows: pitches.slice / pitches.row,
+        is_unknown: false,
     };
-    // SAFETY: promised by the caller.
-    unsafe { gpu.driver().copy_3d(stream, &description) }
+    RectCopy {
+        to: place(to),
+        from: place(from),
+        sizes: [region.width, region.rows, region.slices],
+    }
 }
 
 /// Copies the first row to all others, in as few copies as can be.
 ///
 /// # Safety
-/// As for `enqueue`.
+/// As for `transfer`.
 unsafe fn repeat_row(
-    gpu: &Gpu,
-    stream: StreamHandle,
+    target: &mut impl Target,
     first: DeviceAddress,
     pitch: usize,
     width: usize,
@@ -210,7 +249,7 @@ unsafe fn repeat_row(
         };
         let region = Region::new_2d(width, more);
         // SAFETY: promised by the caller; what is copied lies before `done`.
-        unsafe { copy_rect(gpu, stream, (to, pitches), (first, pitches), region)? };
+        unsafe { target.copy_rect(&rect((to, pitches), (first, pitches), region))? };
         done += more;
     }
     Ok(())
@@ -219,28 +258,26 @@ unsafe fn repeat_row(
 /// Repeats a pattern.
 ///
 /// # Safety
-/// As for `enqueue`.
+/// As for `transfer`.
 unsafe fn fill(
-    gpu: &Arc<Gpu>,
-    stream: StreamHandle,
+    target: &mut impl Target,
     to: DeviceAddress,
     len: usize,
     pattern: &[u8],
     extra: &Extra,
 ) -> Result<()> {
-    let driver = gpu.driver();
     if len == 0 {
         return Ok(());
     }
     if let Some((word, size)) = word_of(pattern, to) {
         // SAFETY: promised by the caller; it is aligned for the word.
-        return unsafe { driver.fill(stream, to, word, len / size) };
+        return unsafe { target.fill(to, word, len / size) };
     }
     if pattern.len() <= INLINE_PATTERN_BYTES {
         let mut at = to;
         for (word, size) in words_of(pattern, to) {
             // SAFETY: as above; the pattern fits at least once.
-            unsafe { driver.fill(stream, at, word, 1)? };
+            unsafe { target.fill(at, word, 1)? };
             at += size as DeviceAddress;
         }
     } else {
@@ -249,13 +286,13 @@ unsafe fn fill(
         };
         let from = bytes.address();
         // SAFETY: as above; the caller keeps the bytes.
-        unsafe { driver.copy(stream, to, from, pattern.len())? };
+        unsafe { target.copy(to, from, pattern.len())? };
     }
     let mut done = pattern.len();
     while done < len {
         let more = done.min(len - done);
         // SAFETY: as above; what is copied lies before `done`.
-        unsafe { driver.copy(stream, to + done as DeviceAddress, to, more)? };
+        unsafe { target.copy(to + done as DeviceAddress, to, more)? };
         done += more;
     }
     Ok(())

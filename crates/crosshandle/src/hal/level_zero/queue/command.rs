@@ -74,7 +74,7 @@ impl Extras {
         staging: Result<Staging>,
     ) -> Option<Box<Self>> {
         match staging {
-            Ok(None) => {}
+            Ok(Staging::None) => {}
             Ok(staging) => extras.get_or_insert_default().staging = staging,
             Err(error) => extras.get_or_insert_default().failure = Some(error),
         }
@@ -136,7 +136,9 @@ impl Command {
     }
 
     pub(super) fn staging(&self) -> &Staging {
-        self.extras.as_ref().map_or(&None, |extras| &extras.staging)
+        self.extras
+            .as_ref()
+            .map_or(&Staging::None, |extras| &extras.staging)
     }
 
     pub(super) fn profile(&self) -> Option<&Profile> {
@@ -151,6 +153,9 @@ impl Command {
             .operands()
             .filter_map(|operand| operand.keep.clone());
         kept.for_each(leak_registry::leak);
+        if let Work::Graph(run) = &self.work {
+            mem::forget(Arc::clone(&run.nodes));
+        }
         if let Work::Launch(launch) = &self.work {
             mem::forget((Arc::clone(&launch.kernel), launch.arguments.clone()));
         }

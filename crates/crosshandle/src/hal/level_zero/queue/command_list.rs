@@ -230,7 +230,7 @@ impl CommandList {
         }
         // A marker needs a fence only behind other commands, which were prepared.
         let staging = match is_marker {
-            true => Ok(None),
+            true => Ok(Staging::None),
             false => self.0.queue.prepare(&submission.work),
         };
         let extras = Extras::with_staging(None, staging);

@@ -141,7 +141,8 @@ impl SharedList {
     /// Lets what is appended from now on come after a command of another list.
     pub(super) fn come_after(&self, before: Arc<CompletionFlag>) -> Result<()> {
         let mut marker = Submission::new(Work::Marker);
-        self.submit(&mut marker, Ok(None), vec![before]).map(drop)
+        self.submit(&mut marker, Ok(Staging::None), vec![before])
+            .map(drop)
     }
 
     /// Appends a command, prepared by [`QueueCommon::prepare`], to run after those of other lists.
@@ -279,7 +280,7 @@ impl Inner {
         unsafe { self.list.signal(fence.handle())? };
         Ok(SharedCommand {
             work: Work::Marker,
-            staging: None,
+            staging: Staging::None,
             waits: Vec::new(),
             after: Vec::new(),
             signal: None,
@@ -419,7 +420,7 @@ impl SharedCommand {
         let fence = Arc::clone(&self.fence);
         Box::new((
             work,
-            self.staging.take(),
+            mem::take(&mut self.staging),
             waits,
             self.host_fence.take(),
             fence,

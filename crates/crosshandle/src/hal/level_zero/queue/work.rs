@@ -15,7 +15,14 @@ use std::sync::Arc;
 
 /// Memory of a command's own, until the command has ended: between two copies, or with a pattern to
 /// copy.
-pub(super) type Staging = Option<Arc<LevelZeroSegment>>;
+#[derive(Clone, Default)]
+pub(super) enum Staging {
+    #[default]
+    None,
+    One(Arc<LevelZeroSegment>),
+    /// That of each node of a graph.
+    Graph(Arc<[Staging]>),
+}
 
 /// Returns the number of bytes that a command writes; with none, the list has nothing of it.
 pub(super) fn bytes(work: &Work) -> usize {
@@ -26,6 +33,7 @@ pub(super) fn bytes(work: &Work) -> usize {
         Work::CopyRect(copy) => copy.region.bytes(),
         Work::Fill2d(fill) => fill.width.saturating_mul(fill.rows),
         Work::Native(_) | Work::Launch(_) => usize::MAX,
+        Work::Graph(run) => run.works().map(bytes).fold(0, usize::saturating_add),
     }
 }
 
@@ -38,16 +46,28 @@ pub(super) fn staging(gpu: &Gpu, context: &Arc<DriverContext>, work: &Work) -> R
         }
         Work::Fill { pattern, .. } => pattern_staging(gpu, context, pattern),
         Work::Fill2d(fill) => pattern_staging(gpu, context, &fill.pattern),
-        _ => Ok(None),
+        Work::Graph(run) => {
+            let each = run.works().map(|work| staging(gpu, context, work));
+            let each: Arc<[_]> = each.collect::<Result<_>>()?;
+            let is_none = each.iter().all(|each| matches!(each, Staging::None));
+            Ok(if is_none {
+                Staging::None
+            } else {
+                Staging::Graph(each)
+            })
+        }
+        _ => Ok(Staging::None),
     }
 }
 
 fn pattern_staging(gpu: &Gpu, context: &Arc<DriverContext>, pattern: &[u8]) -> Result<Staging> {
     if is_native_pattern(gpu, pattern) {
-        return Ok(None);
+        return Ok(Staging::None);
     }
     let staging = allocate_staging(gpu, context, MemoryKind::Host, pattern.len())?;
-    if let Some(bytes) = staging.as_ref().and_then(|staging| staging.host_bytes()) {
+    if let Staging::One(segment) = &staging
+        && let Some(bytes) = segment.host_bytes()
+    {
         bytes.write(0, pattern)?;
     }
     Ok(staging)
@@ -62,7 +82,7 @@ fn allocate_staging(
 ) -> Result<Staging> {
     let len = len.next_multiple_of(page_size());
     let segment = LevelZeroSegment::create_private(gpu, context, kind, len)?;
-    Ok(Some(Arc::new(segment)))
+    Ok(Staging::One(Arc::new(segment)))
 }
 
 /// Returns whether two ranges overlap without being the same.
@@ -129,6 +149,22 @@ impl<'a> Target<'a> {
                 Work::Fill { to, len, pattern } => {
                     self.fill(to.address, *len, pattern, staging, signal)
                 }
+                // The list is in order, and so are the nodes.
+                Work::Graph(run) => {
+                    let writes = |work: &Work| bytes(work) > 0;
+                    let last = run.works().rposition(writes);
+                    for (index, work) in run.works().enumerate() {
+                        if writes(work) {
+                            let staging = match staging {
+                                Staging::Graph(each) => &each[index],
+                                _ => &Staging::None,
+                            };
+                            let signal = signal.filter(|_| Some(index) == last);
+                            self.append(work, staging, signal)?;
+                        }
+                    }
+                    Ok(())
+                }
             }
         }
     }
@@ -166,7 +202,7 @@ impl<'a> Target<'a> {
     ) -> Result<()> {
         // SAFETY: promised by the caller, who keeps the staging memory too.
         unsafe {
-            let Some(between) = staging else {
+            let Staging::One(between) = staging else {
                 return self.copy_apart(to, from, len, signal);
             };
             self.copy_apart(between.start(), from, len, None)?;
@@ -261,7 +297,7 @@ impl<'a> Target<'a> {
         staging: &Staging,
         signal: Option<EventHandle>,
     ) -> Result<()> {
-        let Some(staging) = staging else {
+        let Staging::One(staging) = staging else {
             debug_assert!(is_native_pattern(self.gpu, pattern));
             self.has_begun = true;
             // SAFETY: promised by the caller.

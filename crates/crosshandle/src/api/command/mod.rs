@@ -1,5 +1,7 @@
 //! Commands: the work that queues run, the events that it waits for, and the event that it signals.
 
+pub(crate) mod graph;
+
 use crate::api::event::Event;
 use crate::api::kernel::Kernel;
 use crate::api::memory::MemoryRange;

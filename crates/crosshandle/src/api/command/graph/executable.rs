@@ -1,0 +1,179 @@
+//! Executable graphs: what queues run.
+
+use super::{Node, Recorded, unknown_node};
+use crate::api::command::Command;
+use crate::api::core::ContextCore;
+use crate::error::{Error, Result};
+use crate::hal::{DriverGraph, GraphNodes, GraphRun, Submission, Work};
+use crate::sync::Mutex;
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+
+/// A graph that queues run. Any thread may use it; it outlives the [`Graph`](crate::Graph) that it was made
+/// of.
+///
+/// # Order of runs
+/// A run is a command: its queue and its events order it. A driver's own graph
+/// ([`native_graphs`](crate::Capabilities::native_graphs)) also begins no run before the one before has
+/// ended, in whatever queue that is; so let no run wait for a signal that comes only after a later run.
+///
+/// # Updates
+/// [`update`](Self::update) changes the runs that are submitted after it. Those that were submitted before,
+/// done or not, do what was recorded then.
+pub struct ExecutableGraph {
+    core: Arc<ContextCore>,
+    graph: u64,
+    /// Held during an update, so that none is lost. The driver may wait for a device meanwhile.
+    updating: Mutex<()>,
+    /// Never locked while a driver is called.
+    state: Mutex<State>,
+}
+
+struct State {
+    nodes: GraphNodes,
+    driver_graph: Option<Arc<dyn DriverGraph>>,
+    copied: u64,
+    is_on_host: bool,
+}
+
+impl State {
+    fn new(nodes: GraphNodes, driver_graph: Option<Arc<dyn DriverGraph>>) -> Self {
+        let copied = nodes.iter().map(|node| copied_by(node.work.work())).sum();
+        let is_on_host = nodes.iter().all(|node| node.is_on_host);
+        Self {
+            nodes,
+            driver_graph,
+            copied,
+            is_on_host,
+        }
+    }
+}
+
+/// Returns the bytes that a command copies.
+fn copied_by(work: &Work) -> u64 {
+    match work {
+        Work::Copy { len, .. } => *len as u64,
+        Work::CopyRect(copy) => copy.region.bytes() as u64,
+        _ => 0,
+    }
+}
+
+/// Makes the driver's graph, if it has graphs.
+fn instantiate(core: &ContextCore, nodes: &GraphNodes) -> Result<Option<Arc<dyn DriverGraph>>> {
+    let graphs = core.backend().graphs();
+    graphs.map(|graphs| graphs.instantiate(nodes)).transpose()
+}
+
+impl ExecutableGraph {
+    pub(super) fn new(core: &Arc<ContextCore>, graph: u64, recorded: &[Recorded]) -> Result<Self> {
+        let nodes = recorded.iter().map(|node| node.prepare(core));
+        let nodes = Arc::new(nodes.collect::<Result<Vec<_>>>()?);
+        let driver_graph = instantiate(core, &nodes)?;
+        Ok(Self {
+            core: Arc::clone(core),
+            graph,
+            updating: Mutex::new(()),
+            state: Mutex::new(State::new(nodes, driver_graph)),
+        })
+    }
+
+    /// Makes a command that runs the graph once, as it is now, in a queue of its context. The command can
+    /// wait for events and signal one; the signal comes when all nodes are done. If a node fails, the
+    /// command fails, and which of the other nodes ran is not known.
+    pub fn command(&self) -> Command {
+        let state = self.state.lock();
+        let mut submission = Submission::new(Work::Graph(Box::new(GraphRun {
+            nodes: Arc::clone(&state.nodes),
+            driver_graph: state.driver_graph.clone(),
+            copied: state.copied,
+            counter: Arc::clone(self.core.exporter().copied()),
+        })));
+        submission.is_on_host = state.is_on_host;
+        Command { submission }
+    }
+
+    /// Puts another command in the place of a node, for runs that are made from now on: a launch with other
+    /// arguments or of another shape, a fill with another pattern, or any other command that can be recorded.
+    /// The nodes that it comes after stay the same.
+    ///
+    /// A driver's own graph takes another launch of the same kernel, and other fills, at its next run;
+    /// for a command of another kind, or another copy, a new one is made, as
+    /// [`instantiate`](crate::Graph::instantiate) does.
+    ///
+    /// # Errors
+    /// As for [`Graph::add`](crate::Graph::add) and [`Graph::instantiate`](crate::Graph::instantiate); the
+    /// graph stays as it was.
+    pub fn update(&self, node: Node, command: Command) -> Result<()> {
+        self.update_all([(node, command)])
+    }
+
+    /// Updates several nodes at once: all of them, or after an error none.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    pub fn update_all(&self, updates: impl IntoIterator<Item = (Node, Command)>) -> Result<()> {
+        let updating = self.updating.lock();
+        let mut changed = Vec::new();
+        let (present, driver_graph) = {
+            let state = self.state.lock();
+            (Arc::clone(&state.nodes), state.driver_graph.clone())
+        };
+        for (node, command) in updates {
+            if node.graph != self.graph {
+                return Err(unknown_node());
+            }
+            let index = node.index as usize;
+            // A node that was recorded after this was made.
+            let old = present.get(index);
+            let old = old.ok_or_else(|| {
+                Error::invalid("this node was recorded after this graph was instantiated")
+            })?;
+            let new = Recorded::new(command.submission, Arc::clone(&old.after))?;
+            changed.push((index, new.prepare(&self.core)?));
+        }
+        let fits = driver_graph.as_ref().is_none_or(|graph| {
+            let mut changed = changed.iter();
+            changed.all(|(index, node)| graph.accepts(*index, node))
+        });
+        let mut nodes = Vec::clone(&present);
+        for (index, node) in changed {
+            nodes[index] = node;
+        }
+        let nodes = Arc::new(nodes);
+        let driver_graph = match fits {
+            true => driver_graph,
+            false => instantiate(&self.core, &nodes)?,
+        };
+        let new = State::new(nodes, driver_graph);
+        let old = mem::replace(&mut *self.state.lock(), new);
+        // If no run is left, what the nodes keep is dropped here, without a lock: it may be the program's.
+        drop(updating);
+        drop((present, old));
+        Ok(())
+    }
+
+    /// Returns the number of nodes.
+    pub fn len(&self) -> usize {
+        self.state.lock().nodes.len()
+    }
+
+    /// Returns whether there are no nodes. A run then only waits and signals.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns whether a run is one launch of a graph of the driver.
+    pub fn is_native(&self) -> bool {
+        self.state.lock().driver_graph.is_some()
+    }
+}
+
+impl fmt::Debug for ExecutableGraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecutableGraph")
+            .field("nodes", &self.len())
+            .field("is_native", &self.is_native())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,221 @@
+//! Graphs: their description, and what can be launched of it.
+//!
+//! In all calls the graph's context must be current (see `Driver::enter`).
+
+use super::{
+    ContextHandle, DeviceAddress, Driver, FillWord, FunctionHandle, GraphHandle, GraphNodeHandle,
+    GraphRunHandle, Grid, RectCopy, StreamHandle,
+};
+use crate::error::Result;
+use crate::os::process;
+use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMSET_NODE_PARAMS};
+use std::ffi::{c_uint, c_void};
+use std::ptr;
+
+/// The work of one of the driver's nodes.
+pub(crate) enum Step<'a> {
+    /// Nothing: it only orders others.
+    Empty,
+    Copy(&'a RectCopy),
+    /// Repeats a word; the address is aligned for it.
+    Fill(DeviceAddress, FillWord, usize),
+    /// Launches a function; each argument has a place as large as the parameter.
+    Launch(FunctionHandle, Grid, &'a mut [*mut c_void]),
+}
+
+/// A graph with its description, of which the driver has a copy that can be launched once it was
+/// [instantiated](Self::instantiate). Only a graph that no stream runs is dropped.
+pub(crate) struct Graph {
+    driver: &'static Driver,
+    context: ContextHandle,
+    description: GraphHandle,
+    nodes: Vec<GraphNodeHandle>,
+    run: Option<GraphRunHandle>,
+}
+
+impl Driver {
+    /// Makes a graph without nodes, for the current context, which is `context`.
+    pub(crate) fn create_graph(&'static self, context: ContextHandle) -> Result<Graph> {
+        let mut description = GraphHandle::NONE;
+        let code = (self.library.graph_create)(&mut description, 0);
+        self.check("cuGraphCreate", code)?;
+        Ok(Graph {
+            driver: self,
+            context,
+            description,
+            nodes: Vec::new(),
+            run: None,
+        })
+    }
+}
+
+impl Graph {
+    /// Adds a node that comes after others, given by their indices. Returns its index.
+    ///
+    /// # Safety
+    /// What the step names stays valid as long as the graph can be launched with it, and a function's
+    /// arguments are as many and as large as its parameters.
+    pub(crate) unsafe fn add(&mut self, step: Step<'_>, after: &[usize]) -> Result<usize> {
+        let after: Vec<_> = after.iter().map(|index| self.nodes[*index]).collect();
+        let (before, count) = (after.as_ptr(), after.len());
+        let mut node = GraphNodeHandle::NONE;
+        let (driver, graph) = (self.driver, self.description);
+        let library = &driver.library;
+        // SAFETY: the result, the nodes before, and the parameters are live, and read before the call
+        // returns; the nodes are this graph's. The caller promises the rest.
+        unsafe {
+            match step {
+                Step::Empty => {
+                    let code = (library.graph_add_empty)(&mut node, graph, before, count);
+                    driver.check("cuGraphAddEmptyNode", code)?;
+                }
+                Step::Copy(copy) => {
+                    let parameters = copy.description();
+                    let add = library.graph_add_memcpy;
+                    let code = add(&mut node, graph, before, count, &parameters, self.context);
+                    driver.check("cuGraphAddMemcpyNode", code)?;
+                }
+                Step::Fill(to, word, times) => {
+                    let parameters = fill_parameters(to, word, times);
+                    let add = library.graph_add_memset;
+                    let code = add(&mut node, graph, before, count, &parameters, self.context);
+                    driver.check("cuGraphAddMemsetNode", code)?;
+                }
+                Step::Launch(function, grid, arguments) => {
+                    let parameters = launch_parameters(function, grid, arguments, self.context);
+                    let code =
+                        (library.graph_add_kernel)(&mut node, graph, before, count, &parameters);
+                    driver.check_launch("cuGraphAddKernelNode", code)?;
+                    for attribute in grid.attributes() {
+                        let set = library.graph_set_attribute;
+                        let code = set(node, attribute.id as c_uint, &attribute.value);
+                        driver.check_launch("cuGraphKernelNodeSetAttribute", code)?;
+                    }
+                }
+            }
+        }
+        self.nodes.push(node);
+        Ok(self.nodes.len() - 1)
+    }
+
+    /// Makes what can be launched. No node is added from then on.
+    pub(crate) fn instantiate(&mut self) -> Result<()> {
+        let mut run = GraphRunHandle::NONE;
+        let code = (self.driver.library.graph_instantiate)(&mut run, self.description, 0);
+        self.driver
+            .check_launch("cuGraphInstantiateWithFlags", code)?;
+        self.run = Some(run);
+        Ok(())
+    }
+
+    /// Gives a node other work of the same kind, for later launches.
+    ///
+    /// # Safety
+    /// As for [`add`](Self::add).
+    pub(crate) unsafe fn update(&self, index: usize, step: Step<'_>) -> Result<()> {
+        let (driver, node) = (self.driver, self.nodes[index]);
+        let library = &driver.library;
+        let Some(run) = self.run else {
+            return Ok(());
+        };
+        // SAFETY: as in `add`.
+        unsafe {
+            match step {
+                Step::Empty => Ok(()),
+                Step::Copy(copy) => {
+                    let parameters = copy.description();
+                    let code = (library.graph_run_set_memcpy)(run, node, &parameters, self.context);
+                    driver.check("cuGraphExecMemcpyNodeSetParams", code)
+                }
+                Step::Fill(to, word, times) => {
+                    let parameters = fill_parameters(to, word, times);
+                    let code = (library.graph_run_set_memset)(run, node, &parameters, self.context);
+                    driver.check("cuGraphExecMemsetNodeSetParams", code)
+                }
+                Step::Launch(function, grid, arguments) => {
+                    let parameters = launch_parameters(function, grid, arguments, self.context);
+                    let code = (library.graph_run_set_kernel)(run, node, &parameters);
+                    driver.check_launch("cuGraphExecKernelNodeSetParams", code)
+                }
+            }
+        }
+    }
+
+    /// Puts the graph on the device, so that the first launch takes no longer than others.
+    pub(crate) fn upload(&self, stream: StreamHandle) -> Result<()> {
+        let Some(run) = self.run else {
+            return Ok(());
+        };
+        // SAFETY: both live; the graph is not dropped before the stream is past this.
+        let code = unsafe { (self.driver.library.graph_upload)(run, stream) };
+        self.driver.check("cuGraphUpload", code)
+    }
+
+    /// Launches the graph.
+    ///
+    /// # Safety
+    /// The graph stays until the stream is past this, with all that its nodes name.
+    pub(crate) unsafe fn launch(&self, stream: StreamHandle) -> Result<()> {
+        let Some(run) = self.run else {
+            return Ok(());
+        };
+        // SAFETY: promised by the caller.
+        let code = unsafe { (self.driver.library.graph_launch)(run, stream) };
+        self.driver.check_launch("cuGraphLaunch", code)
+    }
+}
+
+fn fill_parameters(to: DeviceAddress, word: FillWord, times: usize) -> CUDA_MEMSET_NODE_PARAMS {
+    let (value, size) = match word {
+        FillWord::Byte(byte) => (c_uint::from(byte), 1),
+        FillWord::Half(half) => (c_uint::from(half), 2),
+        FillWord::Word(word) => (word, 4),
+    };
+    CUDA_MEMSET_NODE_PARAMS {
+        dst: to,
+        pitch: 0,
+        value,
+        elementSize: size,
+        width: times,
+        height: 1,
+    }
+}
+
+fn launch_parameters(
+    function: FunctionHandle,
+    grid: Grid,
+    arguments: &mut [*mut c_void],
+    context: ContextHandle,
+) -> CUDA_KERNEL_NODE_PARAMS_v2 {
+    CUDA_KERNEL_NODE_PARAMS_v2 {
+        func: ptr::with_exposed_provenance_mut(function.number()),
+        gridDimX: grid.blocks[0],
+        gridDimY: grid.blocks[1],
+        gridDimZ: grid.blocks[2],
+        blockDimX: grid.threads[0],
+        blockDimY: grid.threads[1],
+        blockDimZ: grid.threads[2],
+        sharedMemBytes: grid.dynamic_shared,
+        kernelParams: arguments.as_mut_ptr(),
+        extra: ptr::null_mut(),
+        kern: ptr::null_mut(),
+        ctx: ptr::with_exposed_provenance_mut(context.number()),
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        let library = &self.driver.library;
+        if let Some(run) = self.run {
+            // SAFETY: made for this, destroyed once; nothing launches it any more.
+            let code = unsafe { (library.graph_run_destroy)(run) };
+            self.driver.note("cuGraphExecDestroy", code);
+        }
+        // SAFETY: as above; its nodes are not used any more.
+        let code = unsafe { (library.graph_destroy)(self.description) };
+        self.driver.note("cuGraphDestroy", code);
+    }
+}

@@ -1,0 +1,308 @@
+//! Graphs of the driver.
+//!
+//! The steps that a node's work takes in a stream are as many of the driver's nodes, one after the other.
+//! An executable graph has one of the driver's graphs, which is *brought up to date* right before a launch:
+//! it then does what the nodes of that run say. So an update costs nothing until the next run, and a run that
+//! was submitted before an update, but comes to the driver later, does what was submitted.
+//!
+//! The driver lets a launch of a graph wait for the launch before, in whatever stream that is.
+
+use super::work::{self, Extra, Target};
+use crate::error::{Error, Result};
+use crate::hal::cuda::device::{Gpu, await_condition};
+use crate::hal::cuda::driver::{
+    DeviceAddress, FillWord, Graph, RectCopy, Side, Step, StreamHandle,
+};
+use crate::hal::cuda::program::{self, DriverLaunch};
+use crate::hal::cuda::scheduler::Urgency;
+use crate::hal::cuda::tuning::{GRAPH_NODE_BYTES, GRAPH_UPLOAD_WAIT};
+use crate::hal::{DriverGraph, GraphNode, GraphNodes, GraphRun, PreparedNode, Work};
+use crate::sync::Mutex;
+use smallvec::SmallVec;
+use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A step of a node, as a driver's node does it.
+enum Part {
+    Copy(RectCopy),
+    Fill(DeviceAddress, FillWord, usize),
+    /// The launch that is the node's work.
+    Launch,
+}
+
+impl Part {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Copy(_) => 0,
+            Self::Fill(..) => 1,
+            Self::Launch => 2,
+        }
+    }
+}
+
+/// The parts of a node, and what they use besides the node's operands.
+struct Prepared {
+    parts: SmallVec<[Part; 1]>,
+    _extra: Extra,
+}
+
+/// Gathers the parts of copies and fills.
+struct Parts<'a> {
+    gpu: &'a Gpu,
+    parts: SmallVec<[Part; 1]>,
+}
+
+impl Target for Parts<'_> {
+    unsafe fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, len: usize) -> Result<()> {
+        let place = |start| Side {
+            start,
+            row_pitch: len,
+            slice_rows: 1,
+            is_unknown: false,
+        };
+        let copy = RectCopy {
+            to: place(to),
+            from: place(from),
+            sizes: [len, 1, 1],
+        };
+        // SAFETY: only notes it.
+        unsafe { self.copy_rect(&copy) }
+    }
+
+    unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()> {
+        let known = |place: Side| Side {
+            is_unknown: !self.gpu.driver().knows(place.start),
+            ..place
+        };
+        let copy = RectCopy {
+            to: known(copy.to),
+            from: known(copy.from),
+            ..*copy
+        };
+        self.parts.push(Part::Copy(copy));
+        Ok(())
+    }
+
+    unsafe fn fill(&mut self, to: DeviceAddress, word: FillWord, count: usize) -> Result<()> {
+        self.parts.push(Part::Fill(to, word, count));
+        Ok(())
+    }
+}
+
+/// Makes the parts of a node.
+pub(crate) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<PreparedNode> {
+    let _current = gpu.enter()?;
+    let extra = work::prepare(gpu, work)?;
+    let mut target = Parts {
+        gpu,
+        parts: SmallVec::new(),
+    };
+    match work {
+        Work::Launch(launch) => {
+            // What the driver would refuse later is refused here.
+            program::driver_launch(gpu, launch)?;
+            target.parts.push(Part::Launch);
+        }
+        // SAFETY: only notes what is to be done.
+        work => unsafe { work::transfer(&mut target, work, &extra)? },
+    }
+    let parts = target.parts;
+    Ok(Some(Box::new(Prepared {
+        parts,
+        _extra: extra,
+    })))
+}
+
+fn prepared(node: &GraphNode) -> Result<&Prepared> {
+    let prepared = node.prepared.as_deref();
+    let prepared = prepared.and_then(|prepared| prepared.downcast_ref());
+    prepared.ok_or_else(|| Error::invalid("this node was recorded for another driver"))
+}
+
+/// An executable graph of the driver. On drop it is destroyed when no stream waits, as programs are unloaded:
+/// whether the driver would return before is not documented.
+struct CudaGraph {
+    gpu: Arc<Gpu>,
+    /// The driver's nodes of each node.
+    places: Vec<Range<usize>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// There until drop.
+    graph: Option<Graph>,
+    /// What the driver's graph does at present.
+    nodes: GraphNodes,
+    /// An update was refused half-way: all nodes have to be updated again.
+    is_unknown: bool,
+}
+
+/// Hands one part of a node to `act` as the driver takes it.
+fn with_step<R>(
+    gpu: &Gpu,
+    node: &GraphNode,
+    part: &Part,
+    act: impl FnOnce(Step<'_>) -> Result<R>,
+) -> Result<R> {
+    match (part, node.work.work()) {
+        (Part::Copy(copy), _) => act(Step::Copy(copy)),
+        (Part::Fill(to, word, count), _) => act(Step::Fill(*to, *word, *count)),
+        (Part::Launch, Work::Launch(launch)) => {
+            let DriverLaunch {
+                function,
+                grid,
+                mut arguments,
+            } = program::driver_launch(gpu, launch)?;
+            act(Step::Launch(function, grid, &mut arguments))
+        }
+        (Part::Launch, _) => act(Step::Empty),
+    }
+}
+
+/// Makes a graph of prepared nodes. The driver may wait for streams, so the caller holds no lock.
+pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>> {
+    let _current = gpu.enter()?;
+    let mut graph = gpu.driver().create_graph(gpu.context()?)?;
+    let mut places: Vec<Range<usize>> = Vec::with_capacity(nodes.len());
+    for node in &**nodes {
+        let ends = node.after.iter().map(|index| &places[*index as usize]);
+        let mut after: SmallVec<[usize; 4]> = ends.map(|place| place.end - 1).collect();
+        after.sort_unstable();
+        after.dedup();
+        let parts = &prepared(node)?.parts;
+        let mut place = None::<Range<usize>>;
+        let mut add = |step: Step<'_>| {
+            // SAFETY: the graph keeps its nodes, which keep what their work names; the maker of a launch has
+            // promised the rest.
+            let index = unsafe { graph.add(step, &after)? };
+            after.clear();
+            after.push(index);
+            let start = place.as_ref().map_or(index, |place| place.start);
+            place = Some(start..index + 1);
+            Ok(())
+        };
+        if parts.is_empty() {
+            add(Step::Empty)?;
+        }
+        for part in parts {
+            with_step(gpu, node, part, &mut add)?;
+        }
+        places.extend(place);
+    }
+    graph.instantiate()?;
+    upload(gpu, &graph);
+    Ok(Arc::new(CudaGraph {
+        gpu: Arc::clone(gpu),
+        places,
+        state: Mutex::new(State {
+            graph: Some(graph),
+            nodes: Arc::clone(nodes),
+            is_unknown: false,
+        }),
+    }))
+}
+
+/// Puts a graph on the device ahead of its first launch. If that fails, the launch does it.
+fn upload(gpu: &Arc<Gpu>, graph: &Graph) {
+    let Ok(Some(stream)) = gpu.pool().try_take(gpu) else {
+        return;
+    };
+    let handle = stream.handle();
+    let uploaded = graph.upload(handle);
+    let is_done = || !matches!(gpu.driver().is_stream_done(handle), Ok(false));
+    match uploaded {
+        Ok(()) if await_condition(GRAPH_UPLOAD_WAIT, is_done) => gpu.pool().put(stream),
+        Ok(()) => {}
+        Err(error) => tracing::debug!(%error, "a graph is put on the device by its first launch"),
+    }
+}
+
+impl DriverGraph for CudaGraph {
+    fn accepts(&self, index: usize, node: &GraphNode) -> bool {
+        let state = self.state.lock();
+        let (Some(present), Ok(new)) = (state.nodes.get(index), prepared(node)) else {
+            return false;
+        };
+        let Ok(old) = prepared(present) else {
+            return false;
+        };
+        let kinds = |parts: &[Part]| parts.iter().map(Part::kind).collect::<SmallVec<[u8; 8]>>();
+        if kinds(&old.parts) != kinds(&new.parts) {
+            return false;
+        }
+        match (present.work.work(), node.work.work()) {
+            // The driver may refuse another function or other attributes.
+            (Work::Launch(old), Work::Launch(new)) => {
+                Arc::ptr_eq(&old.kernel, &new.kernel)
+                    && old.shape.is_cooperative == new.shape.is_cooperative
+                    && old.shape.cluster == new.shape.cluster
+            }
+            // Nor does it take copies between other kinds of memory.
+            (Work::Copy { .. } | Work::CopyRect(_), _) => false,
+            _ => true,
+        }
+    }
+}
+
+impl State {
+    /// Lets the driver's graph do what these nodes say.
+    fn bring_up(&mut self, gpu: &Gpu, places: &[Range<usize>], nodes: &GraphNodes) -> Result<()> {
+        let Some(graph) = &self.graph else {
+            return Ok(());
+        };
+        let is_unknown = std::mem::replace(&mut self.is_unknown, true);
+        for ((node, present), place) in nodes.iter().zip(&*self.nodes).zip(places) {
+            if Arc::ptr_eq(node, present) && !is_unknown {
+                continue;
+            }
+            for (part, index) in prepared(node)?.parts.iter().zip(place.clone()) {
+                // SAFETY: each run keeps its nodes until it is done, and a launch begins with the nodes of
+                // its run; the maker of a launch of a kernel has promised the rest.
+                with_step(gpu, node, part, |step| unsafe { graph.update(index, step) })?;
+            }
+        }
+        self.nodes = Arc::clone(nodes);
+        self.is_unknown = false;
+        Ok(())
+    }
+}
+
+/// Launches a graph. The device's context is current.
+///
+/// # Safety
+/// The run stays until the stream is past this.
+pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, run: &GraphRun) -> Result<()> {
+    let graph = run.driver_graph.as_deref().map(|graph| graph as &dyn Any);
+    let graph = graph
+        .and_then(|graph| graph.downcast_ref::<CudaGraph>())
+        .filter(|graph| graph.gpu.is_in_context_of(gpu))
+        .ok_or_else(|| Error::invalid("this graph was made in another of the driver's contexts"))?;
+    let mut state = graph.state.lock();
+    if state.is_unknown || !Arc::ptr_eq(&state.nodes, &run.nodes) {
+        state.bring_up(gpu, &graph.places, &run.nodes)?;
+    }
+    match &state.graph {
+        // SAFETY: promised by the caller; the run keeps the graph and its nodes.
+        Some(driver_graph) => unsafe { driver_graph.launch(stream) },
+        None => Ok(()),
+    }
+}
+
+impl Drop for CudaGraph {
+    fn drop(&mut self) {
+        let Some(graph) = self.state.lock().graph.take() else {
+            return;
+        };
+        // Not dropped with the function, which may never be called: its context may have ended by then, with
+        // the graph.
+        let graph = ManuallyDrop::new(graph);
+        let bytes = self.places.len().saturating_mul(GRAPH_NODE_BYTES);
+        let destroy = self.gpu.later("destroying a graph", move |driver| {
+            driver.map(|_| drop(ManuallyDrop::into_inner(graph)))
+        });
+        let scheduler = self.gpu.scheduler();
+        scheduler.call_later(Urgency::WhenQuiet, bytes, destroy);
+    }
+}

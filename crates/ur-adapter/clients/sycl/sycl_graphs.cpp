@@ -1,0 +1,118 @@
+// SYCL graphs in two processes, without kernels: each records a graph on memory that both share, by recording a
+// queue and by adding nodes, and the two run in turns, ordered by the events at their edges.
+
+#include "peer.h"
+#include <algorithm>
+#include <numeric>
+#include <sycl/sycl.hpp>
+#include <vector>
+
+namespace syclex = sycl::ext::oneapi::experimental;
+namespace ipc = syclex::ipc;
+
+constexpr size_t block = 1 << 14;
+constexpr int rounds = 6;
+
+static void send(int link, const std::vector<std::byte> &data) {
+  say_bytes(link, bytes_of(data.data(), data.size()));
+}
+
+static std::vector<std::byte> receive(int link) {
+  bytes bytes = hear_bytes(link);
+  auto first = reinterpret_cast<std::byte *>(bytes.data);
+  return {first, first + bytes.size};
+}
+
+static void write(sycl::queue &queue, int *to, int value) {
+  queue.copy(std::vector<int>(block, value).data(), to, block).wait();
+}
+
+static bool holds(sycl::queue &queue, const int *from, int value) {
+  std::vector<int> found(block);
+  queue.copy(from, found.data(), block).wait();
+  return std::all_of(found.begin(), found.end(), [&](int word) { return word == value; });
+}
+
+// Swaps the first two blocks of three, by nodes that depend on each other.
+static int second() {
+  sycl::queue queue{sycl::property::queue::in_order{}};
+  auto context = queue.get_context();
+  auto memory = static_cast<int *>(ipc::memory::open(receive(PARENT), context, queue.get_device()));
+  sycl::event rotated = ipc::event::open(receive(PARENT), context);
+  sycl::event swapped = ipc::event::open(receive(PARENT), context);
+  int *spare = sycl::malloc_device<int>(block, queue);
+  syclex::command_graph graph{context, queue.get_device()};
+  auto first = graph.add([&](sycl::handler &h) { h.memcpy(spare, memory, block * sizeof(int)); });
+  auto next = graph.add([&](sycl::handler &h) { h.memcpy(memory, memory + block, block * sizeof(int)); },
+                        {syclex::property::node::depends_on(first)});
+  graph.add([&](sycl::handler &h) { h.memcpy(memory + block, spare, block * sizeof(int)); },
+            {syclex::property::node::depends_on(next)});
+  auto swap = graph.finalize();
+  char token;
+  while (hear_or_end(PARENT, &token, 1)) {
+    syclex::enqueue_wait_event(queue, rotated);
+    queue.ext_oneapi_graph(swap);
+    syclex::enqueue_signal_event(queue, swapped);
+    say(PARENT, &token, 1);
+  }
+  queue.wait_and_throw();
+  sycl::free(spare, queue);
+  ipc::memory::close(memory, context);
+  return 0;
+}
+
+// Moves each block one place down, by a queue that is recorded.
+static void first() {
+  sycl::queue queue{sycl::property::queue::in_order{}};
+  auto context = queue.get_context();
+  int *memory = sycl::malloc_device<int>(3 * block, queue), *spare = sycl::malloc_device<int>(block, queue);
+  int *marks = sycl::malloc_device<int>(block, queue);
+  for (int i = 0; i < 3; i++)
+    write(queue, memory + i * block, i);
+  auto rotated = syclex::make_event(context, syclex::properties{syclex::enable_ipc{}});
+  auto swapped = syclex::make_event(context, syclex::properties{syclex::enable_ipc{}});
+  syclex::command_graph graph{context, queue.get_device()};
+  graph.begin_recording(queue);
+  queue.memcpy(spare, memory, block * sizeof(int));
+  queue.memcpy(memory, memory + block, 2 * block * sizeof(int));
+  queue.memcpy(memory + 2 * block, spare, block * sizeof(int));
+  queue.memset(marks, 0x11, block * sizeof(int));
+  graph.end_recording();
+  auto rotate = graph.finalize();
+  peer peer = start_peer("second");
+  send(peer.link, ipc::memory::get(memory, context).data());
+  send(peer.link, ipc::event::get(rotated).data());
+  send(peer.link, ipc::event::get(swapped).data());
+  std::vector<int> order{0, 1, 2};
+  for (int round = 0; round < rounds; round++) {
+    char token = 'r';
+    if (round > 0)
+      syclex::enqueue_wait_event(queue, swapped);
+    queue.ext_oneapi_graph(rotate);
+    syclex::enqueue_signal_event(queue, rotated);
+    say(peer.link, &token, 1);
+    hear(peer.link, &token, 1);
+    std::rotate(order.begin(), order.begin() + 1, order.end());
+    std::swap(order[0], order[1]);
+  }
+  swapped.wait();
+  for (int i = 0; i < 3; i++)
+    EXPECT(holds(queue, memory + i * block, order[i]));
+  EXPECT(holds(queue, marks, 0x11111111));
+  end_peer(&peer);
+  sycl::free(memory, queue);
+  sycl::free(spare, queue);
+  sycl::free(marks, queue);
+}
+
+int main(int count, char **words) {
+  limit_life();
+  try {
+    if (count == 2 && std::string{words[1]} == "second")
+      return second();
+    first();
+  } catch (const sycl::exception &error) {
+    fail("%s: %s", doing, error.what());
+  }
+  return 0;
+}

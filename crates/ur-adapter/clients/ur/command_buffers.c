@@ -1,0 +1,362 @@
+/* Two processes, each with a command buffer on memory that they share, compute in turns: the events at the
+   edges of the command buffers order them, and nothing else does. Then updates, the order of runs, what
+   command buffers keep, the commands on buffers, and the errors. */
+#include "kernels.h"
+
+enum { COUNT = 1 << 14, BLOCK = COUNT, ROUNDS = 12 };
+
+static ur_event_handle_t shared_event(struct runtime *ur) {
+  ur_exp_event_desc_t description = {UR_STRUCTURE_TYPE_EXP_EVENT_DESC, NULL, UR_EXP_EVENT_FLAG_IPC_EXP};
+  ur_event_handle_t event = NULL;
+  UR(urEventCreateExp(ur->context, ur->device, &description, &event));
+  return event;
+}
+
+static struct bytes share_event(struct runtime *ur, ur_event_handle_t event) {
+  void *data = NULL;
+  size_t size = 0;
+  UR(urIPCGetEventHandleExp(event, &data, &size));
+  struct bytes bytes = bytes_of(data, size);
+  UR(urIPCPutEventHandleExp(ur->context, data));
+  return bytes;
+}
+
+static ur_event_handle_t open_event(struct runtime *ur, struct bytes handle) {
+  ur_event_handle_t event = NULL;
+  UR(urIPCOpenEventHandleExp(ur->context, handle.data, handle.size, &event));
+  return event;
+}
+
+static ur_exp_command_buffer_handle_t begin(struct runtime *ur, bool updatable, bool in_order) {
+  ur_exp_command_buffer_desc_t description = {UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC, NULL,
+                                              updatable, in_order, false};
+  ur_exp_command_buffer_handle_t buffer = NULL;
+  UR(urCommandBufferCreateExp(ur->context, ur->device, &description, &buffer));
+  return buffer;
+}
+
+/* Records a copy of `size` bytes after a sync point, if there is one, and returns its own. */
+static ur_exp_command_buffer_sync_point_t
+record_copy(ur_exp_command_buffer_handle_t buffer, void *to, const void *from, size_t size,
+            const ur_exp_command_buffer_sync_point_t *after) {
+  ur_exp_command_buffer_sync_point_t point = 0;
+  UR(urCommandBufferAppendUSMMemcpyExp(buffer, to, from, size, after != NULL, after, 0, NULL, &point,
+                                       NULL, NULL));
+  return point;
+}
+
+/* Runs a command buffer after the latest signal of `before`, and signals `after`. */
+static void run_between(struct runtime *ur, ur_exp_command_buffer_handle_t buffer,
+                        ur_event_handle_t before, ur_event_handle_t after) {
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, before != NULL, before ? &before : NULL, NULL));
+  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &after));
+}
+
+/* The second process: swaps the first two blocks of three, by way of memory of its own. */
+static int second(void) {
+  struct runtime ur = start_runtime();
+  char *memory = (char *)open_memory(&ur, hear_bytes(PARENT));
+  ur_event_handle_t rotated = open_event(&ur, hear_bytes(PARENT));
+  ur_event_handle_t swapped = open_event(&ur, hear_bytes(PARENT));
+  char *spare = (char *)allocate(&ur, BLOCK);
+  ur_exp_command_buffer_handle_t swap = begin(&ur, false, false);
+  ur_exp_command_buffer_sync_point_t point = record_copy(swap, spare, memory, BLOCK, NULL);
+  point = record_copy(swap, memory, memory + BLOCK, BLOCK, &point);
+  record_copy(swap, memory + BLOCK, spare, BLOCK, &point);
+  UR(urCommandBufferFinalizeExp(swap));
+  char token;
+  while (hear_or_end(PARENT, &token, 1)) {
+    run_between(&ur, swap, rotated, swapped);
+    say(PARENT, &token, 1);
+  }
+  UR(urQueueFinish(ur.queue));
+  UR(urCommandBufferReleaseExp(swap));
+  UR(urUSMFree(ur.context, spare));
+  UR(urEventRelease(rotated));
+  UR(urEventRelease(swapped));
+  UR(urIPCCloseMemHandleExp(ur.context, memory));
+  stop_runtime(&ur);
+  return 0;
+}
+
+static void compute_in_turns(struct runtime *ur) {
+  char *memory = (char *)allocate(ur, 3 * BLOCK), *spare = (char *)allocate(ur, BLOCK);
+  ur_event_handle_t rotated = shared_event(ur), swapped = shared_event(ur);
+  uint32_t order[3] = {1, 2, 3};
+  for (int i = 0; i < 3; i++)
+    write_pattern(ur, memory + i * BLOCK, BLOCK, order[i]);
+  /* In order, so that it needs no sync points. */
+  ur_exp_command_buffer_handle_t rotate = begin(ur, false, true);
+  record_copy(rotate, spare, memory, BLOCK, NULL);
+  record_copy(rotate, memory, memory + BLOCK, BLOCK, NULL);
+  record_copy(rotate, memory + BLOCK, memory + 2 * BLOCK, BLOCK, NULL);
+  record_copy(rotate, memory + 2 * BLOCK, spare, BLOCK, NULL);
+  UR(urCommandBufferFinalizeExp(rotate));
+  struct peer peer = start_peer("second");
+  say_bytes(peer.link, share_memory(ur, memory));
+  say_bytes(peer.link, share_event(ur, rotated));
+  say_bytes(peer.link, share_event(ur, swapped));
+  for (int round = 0; round < ROUNDS; round++) {
+    char token = 'r';
+    run_between(ur, rotate, round == 0 ? NULL : swapped, rotated);
+    say(peer.link, &token, 1);
+    hear(peer.link, &token, 1);
+    uint32_t first = order[0];
+    order[0] = order[2], order[2] = first;
+    /* Rotated to (2, 3, 1), then swapped to (3, 2, 1). */
+  }
+  UR(urEventWait(1, &swapped));
+  for (int i = 0; i < 3; i++)
+    EXPECT(has_pattern(ur, memory + i * BLOCK, BLOCK, order[i], 0));
+  end_peer(&peer);
+  UR(urCommandBufferReleaseExp(rotate));
+  UR(urEventRelease(rotated));
+  UR(urEventRelease(swapped));
+  UR(urUSMFree(ur->context, spare));
+  UR(urUSMFree(ur->context, memory));
+}
+
+/* The runs of one command buffer come one after the other, in whatever queues; and it keeps what it uses. */
+static void run_in_several_queues(struct runtime *ur) {
+  ur_queue_properties_t properties = {UR_STRUCTURE_TYPE_QUEUE_PROPERTIES, NULL,
+                                      UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE};
+  ur_queue_handle_t queues[2] = {ur->queue, NULL};
+  UR(urQueueCreate(ur->context, ur->device, &properties, &queues[1]));
+  char *memory = (char *)allocate(ur, 3 * BLOCK), *seen = (char *)allocate(ur, 3 * BLOCK);
+  for (uint32_t i = 0; i < 3; i++)
+    write_pattern(ur, memory + i * BLOCK, BLOCK, i);
+  ur_exp_command_buffer_handle_t rotate = begin(ur, false, true);
+  UR(urCommandBufferRetainExp(rotate));
+  char *spare = (char *)allocate(ur, BLOCK);
+  record_copy(rotate, spare, memory, BLOCK, NULL);
+  record_copy(rotate, memory, memory + BLOCK, 2 * BLOCK, NULL);
+  record_copy(rotate, memory + 2 * BLOCK, spare, BLOCK, NULL);
+  record_copy(rotate, seen, memory, 3 * BLOCK, NULL);
+  UR(urCommandBufferFinalizeExp(rotate));
+  uint32_t references = 0;
+  UR(urCommandBufferGetInfoExp(rotate, UR_EXP_COMMAND_BUFFER_INFO_REFERENCE_COUNT, sizeof references,
+                               &references, NULL));
+  EXPECT(references == 2);
+  ur_exp_command_buffer_desc_t description;
+  UR(urCommandBufferGetInfoExp(rotate, UR_EXP_COMMAND_BUFFER_INFO_DESCRIPTOR, sizeof description,
+                               &description, NULL));
+  EXPECT(description.stype == UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC);
+  EXPECT(!description.isUpdatable && description.isInOrder && !description.enableProfiling);
+  ur_event_handle_t last = NULL;
+  for (int run = 0; run < 20; run++) {
+    if (last != NULL)
+      UR(urEventRelease(last));
+    UR(urEnqueueCommandBufferExp(queues[run % 2], rotate, 0, NULL, &last));
+  }
+  ur_command_t kind;
+  UR(urEventGetInfo(last, UR_EVENT_INFO_COMMAND_TYPE, sizeof kind, &kind, NULL));
+  EXPECT(kind == UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP);
+  /* Both are kept until the last run. */
+  UR(urUSMFree(ur->context, spare));
+  UR(urCommandBufferReleaseExp(rotate));
+  UR(urCommandBufferReleaseExp(rotate));
+  UR(urEventWait(1, &last));
+  UR(urEventRelease(last));
+  /* Twenty times round three blocks is two places on. */
+  for (uint32_t i = 0; i < 3; i++)
+    EXPECT(has_pattern(ur, seen + i * BLOCK, BLOCK, (i + 2) % 3, 0));
+  UR(urQueueFinish(queues[1]));
+  UR(urQueueRelease(queues[1]));
+  UR(urUSMFree(ur->context, memory));
+  UR(urUSMFree(ur->context, seen));
+}
+
+/* All commands on buffers and the hints, compared with what they do. */
+static void record_buffer_commands(struct runtime *ur) {
+  enum { SIZE = 256 };
+  ur_mem_handle_t one = NULL, two = NULL;
+  unsigned char input[SIZE], output[SIZE], rows[SIZE];
+  UR(urMemBufferCreate(ur->context, UR_MEM_FLAG_READ_WRITE, SIZE, NULL, &one));
+  UR(urMemBufferCreate(ur->context, UR_MEM_FLAG_READ_WRITE, SIZE, NULL, &two));
+  for (int i = 0; i < SIZE; i++)
+    input[i] = (unsigned char)i, output[i] = rows[i] = 0;
+  void *memory = allocate(ur, SIZE);
+  ur_exp_command_buffer_handle_t buffer = begin(ur, false, true);
+  uint16_t pattern = 0x0201;
+  ur_rect_offset_t start = {0, 0, 0}, inside = {4, 2, 0}, lower = {4, 1, 0};
+  ur_rect_region_t region = {8, 3, 1};
+  UR(urCommandBufferAppendMemBufferWriteExp(buffer, one, 0, SIZE, input, 0, NULL, 0, NULL, NULL, NULL,
+                                            NULL));
+  UR(urCommandBufferAppendMemBufferFillExp(buffer, one, &pattern, 2, 16, 32, 0, NULL, 0, NULL, NULL,
+                                           NULL, NULL));
+  UR(urCommandBufferAppendMemBufferCopyExp(buffer, one, two, 0, 64, 128, 0, NULL, 0, NULL, NULL, NULL,
+                                           NULL));
+  UR(urCommandBufferAppendMemBufferCopyRectExp(buffer, one, two, inside, start, region, 16, 0, 16, 0, 0,
+                                               NULL, 0, NULL, NULL, NULL, NULL));
+  UR(urCommandBufferAppendMemBufferWriteRectExp(buffer, two, lower, start, region, 64, 0, 8, 0, input, 0,
+                                                NULL, 0, NULL, NULL, NULL, NULL));
+  UR(urCommandBufferAppendMemBufferReadRectExp(buffer, two, lower, start, region, 64, 0, 8, 0, rows, 0,
+                                               NULL, 0, NULL, NULL, NULL, NULL));
+  UR(urCommandBufferAppendMemBufferReadExp(buffer, two, 0, SIZE, output, 0, NULL, 0, NULL, NULL, NULL,
+                                           NULL));
+  UR(urCommandBufferAppendUSMFillExp(buffer, memory, &pattern, 2, SIZE, 0, NULL, 0, NULL, NULL, NULL,
+                                     NULL));
+  UR(urCommandBufferAppendUSMPrefetchExp(buffer, memory, SIZE, UR_USM_MIGRATION_FLAG_HOST_TO_DEVICE, 0,
+                                         NULL, 0, NULL, NULL, NULL, NULL));
+  UR(urCommandBufferAppendUSMAdviseExp(buffer, memory, SIZE, 0, 0, NULL, 0, NULL, NULL, NULL, NULL));
+  UR(urCommandBufferFinalizeExp(buffer));
+  for (int run = 0; run < 2; run++) {
+    memset(output, 0, SIZE), memset(rows, 0, SIZE);
+    UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+    UR(urQueueFinish(ur->queue));
+    /* The first rows of the copied rectangle: from 36, 52 and 68 on, of which 36 to 47 were filled. */
+    EXPECT(output[0] == 1 && output[1] == 2 && output[16] == 52 && output[39] == 75);
+    EXPECT(output[64] == 0 && output[64 + 15] == 15 && output[64 + 16] == 1 && output[64 + 17] == 2);
+    EXPECT(output[64 + 4] == 0 && output[64 + 11] == 7 && output[3 * 64 + 11] == 23);
+    EXPECT(memcmp(rows, input, 24) == 0);
+    unsigned char filled[SIZE];
+    copy(ur, filled, memory, SIZE);
+    EXPECT(filled[0] == 1 && filled[SIZE - 1] == 2);
+  }
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urMemRelease(one));
+  UR(urMemRelease(two));
+  UR(urUSMFree(ur->context, memory));
+}
+
+/* Launches get other arguments, sizes and kernels; what was enqueued before keeps its own. */
+static void update_launches(struct runtime *ur) {
+  struct kernels kernels = load(ur);
+  void *memory = allocate(ur, (size_t)COUNT * 4), *other = allocate(ur, (size_t)COUNT * 4);
+  void *seen = allocate(ur, (size_t)COUNT * 4);
+  ur_exp_command_buffer_handle_t buffer = begin(ur, true, true);
+  uint32_t value = 5, count = COUNT;
+  size_t global = COUNT, half = COUNT / 2;
+  ur_exp_kernel_arg_properties_t arguments[] = {pointer(0, memory), number(1, &value),
+                                                number(2, &count)};
+  ur_exp_command_buffer_command_handle_t command = NULL, copied = NULL;
+  UR(urCommandBufferAppendKernelLaunchWithArgsExp(buffer, kernels.fill, 1, NULL, &global, NULL, 3,
+                                                  arguments, 1, &kernels.scale, 0, NULL, 0, NULL, NULL,
+                                                  NULL, &command));
+  EXPECT(command != NULL);
+  UR(urCommandBufferAppendUSMMemcpyExp(buffer, seen, memory, (size_t)COUNT * 4, 0, NULL, 0, NULL, NULL,
+                                       NULL, &copied));
+  uint32_t next = 7;
+  ur_exp_command_buffer_update_value_arg_desc_t new_value = {
+      UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_UPDATE_VALUE_ARG_DESC, NULL, 1, sizeof next, NULL, &next};
+  ur_exp_command_buffer_update_kernel_launch_desc_t update;
+  memset(&update, 0, sizeof update);
+  update.stype = UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_UPDATE_KERNEL_LAUNCH_DESC;
+  update.hCommand = command;
+  update.newWorkDim = 1;
+  update.numNewValueArgs = 1;
+  update.pNewValueArgList = &new_value;
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+          urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urCommandBufferFinalizeExp(buffer));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, memory, COUNT, 5) && holds(ur, seen, COUNT, 5));
+  UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, memory, COUNT, 7) && holds(ur, seen, COUNT, 7));
+  /* Other memory. */
+  ur_exp_command_buffer_update_pointer_arg_desc_t new_pointer = {
+      UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_UPDATE_POINTER_ARG_DESC, NULL, 0, NULL, &other};
+  update.numNewPointerArgs = 1;
+  update.pNewPointerArgList = &new_pointer;
+  next = 9;
+  UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, other, COUNT, 9) && holds(ur, memory, COUNT, 7));
+  /* Another size: half of the words. */
+  update.pNewGlobalWorkSize = &half;
+  next = 10;
+  UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, other, COUNT / 2, 10));
+  EXPECT(holds(ur, (char *)other + COUNT * 2, COUNT / 2, 9));
+  /* Another kernel, with all its arguments. */
+  ur_exp_command_buffer_update_value_arg_desc_t values[2] = {new_value, new_value};
+  values[1].argIndex = 2;
+  values[1].pNewValueArg = &count;
+  update.hNewKernel = kernels.scale;
+  update.pNewGlobalWorkSize = &global;
+  update.numNewValueArgs = 2;
+  update.pNewValueArgList = values;
+  next = 1;
+  UR(urEnqueueUSMFill(ur->queue, other, sizeof value, &value, (size_t)COUNT * 4, 0, NULL, NULL));
+  UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, other, COUNT, 16));
+  update.hNewKernel = kernels.reverse;
+  ANSWERS(UR_RESULT_ERROR_INVALID_VALUE, urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  update.hNewKernel = NULL;
+  update.newWorkDim = 2;
+  update.pNewGlobalWorkSize = NULL;
+  ANSWERS(UR_RESULT_ERROR_INVALID_VALUE, urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  update.newWorkDim = 1;
+  update.hCommand = copied;
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  update.hCommand = NULL;
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_HANDLE, urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  ur_exp_command_buffer_handle_t stranger = begin(ur, true, false);
+  UR(urCommandBufferFinalizeExp(stranger));
+  update.hCommand = command;
+  ANSWERS(UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP,
+          urCommandBufferUpdateKernelLaunchExp(stranger, 1, &update));
+  UR(urCommandBufferReleaseExp(stranger));
+  /* The command buffer keeps its kernels. */
+  unload(&kernels);
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, other, COUNT, 49));
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urUSMFree(ur->context, memory));
+  UR(urUSMFree(ur->context, other));
+  UR(urUSMFree(ur->context, seen));
+}
+
+static void answer_errors(struct runtime *ur) {
+  char *memory = (char *)allocate(ur, 64);
+  ur_exp_command_buffer_handle_t buffer = begin(ur, false, false);
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+          urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  ur_exp_command_buffer_sync_point_t point = 3;
+  ANSWERS(UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_EXP,
+          urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 32, 1, &point, 0, NULL, NULL,
+                                            NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
+          urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 64, 0, NULL, 0, NULL, NULL,
+                                            NULL, NULL));
+  ur_exp_command_buffer_command_handle_t command = NULL;
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+          urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 32, 0, NULL, 0, NULL, NULL,
+                                            NULL, &command));
+  ur_event_handle_t event = NULL;
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+          urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 32, 0, NULL, 0, NULL, NULL,
+                                            &event, NULL));
+  UR(urCommandBufferFinalizeExp(buffer));
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urCommandBufferFinalizeExp(buffer));
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+          urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 32, 0, NULL, 0, NULL, NULL,
+                                            NULL, NULL));
+  /* Empty, it only waits and signals. */
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &event));
+  UR(urEventWait(1, &event));
+  UR(urEventRelease(event));
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urUSMFree(ur->context, memory));
+}
+
+int main(int count, char **words) {
+  limit_life();
+  if (count == 2 && strcmp(words[1], "second") == 0)
+    return second();
+  struct runtime ur = start_runtime();
+  EXPECT(supports(&ur, UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP));
+  EXPECT(!supports(&ur, UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP));
+  compute_in_turns(&ur);
+  run_in_several_queues(&ur);
+  record_buffer_commands(&ur);
+  /* Where kernels run, a test says which. */
+  if (getenv("KERNELS_PTX") != NULL)
+    update_launches(&ur);
+  answer_errors(&ur);
+  stop_runtime(&ur);
+  return 0;
+}

@@ -1,0 +1,287 @@
+//! Launches of kernels, recorded and updated.
+
+use super::{Appended, CommandBuffer, SyncPoints};
+use crate::abi::boundary::{List, MaybeOut, entry_points, list};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, HandlesMut, Ref, Shared};
+use crate::enqueue::WaitList;
+use crate::enqueue::kernel::{Properties, Sizes, launch_command};
+use crate::program::enter_with_kernels;
+use crate::program::kernel::{Argument, Arguments, Kernel, read_arguments, read_sizes};
+use crate::queue::destination::Destination;
+use crate::tuning::MAX_KERNEL_ARGUMENTS;
+use crosshandle::Command;
+use std::ffi::c_void;
+use std::ptr;
+use unified_runtime_sys::{
+    ur_event_handle_t, ur_exp_command_buffer_command_handle_t, ur_exp_command_buffer_handle_t,
+    ur_exp_command_buffer_sync_point_t, ur_exp_command_buffer_update_kernel_launch_desc_t,
+    ur_exp_kernel_arg_properties_t, ur_kernel_handle_t, ur_result_t,
+};
+
+/// A launch as it was recorded or updated last: an update names only what changes.
+pub(super) struct RecordedLaunch {
+    kernel: Ref<Kernel>,
+    /// The kernels that an update may put in its place, besides its own.
+    alternatives: Vec<Ref<Kernel>>,
+    sizes: Sizes,
+    arguments: Arguments<'static>,
+}
+
+impl RecordedLaunch {
+    /// Returns the launch as a command.
+    ///
+    /// # Safety
+    /// As [`launch_command`].
+    unsafe fn command(&self, destination: &dyn Destination) -> Result<Command> {
+        let properties = Properties::default();
+        // SAFETY: as promised to this function.
+        unsafe {
+            launch_command(
+                destination,
+                &self.kernel,
+                &self.sizes,
+                &properties,
+                &self.arguments,
+            )
+        }
+    }
+}
+
+/// Records a launch without arguments.
+///
+/// # Safety
+/// As the entry point demands.
+pub(super) unsafe extern "C" fn append(
+    buffer: ur_exp_command_buffer_handle_t,
+    kernel: ur_kernel_handle_t,
+    dimensions: u32,
+    offset: *const usize,
+    global: *const usize,
+    local: *const usize,
+    alternative_count: u32,
+    alternatives: *mut ur_kernel_handle_t,
+    after_count: u32,
+    after: *const ur_exp_command_buffer_sync_point_t,
+    wait_count: u32,
+    waits: *const ur_event_handle_t,
+    sync_point: *mut ur_exp_command_buffer_sync_point_t,
+    event: *mut ur_event_handle_t,
+    command: *mut ur_exp_command_buffer_command_handle_t,
+) -> ur_result_t {
+    let (count, none) = (0, ptr::null());
+    // SAFETY: as promised to this function; there are no arguments.
+    unsafe {
+        append_with_args(
+            buffer,
+            kernel,
+            dimensions,
+            offset,
+            global,
+            local,
+            count,
+            none,
+            alternative_count,
+            alternatives,
+            after_count,
+            after,
+            wait_count,
+            waits,
+            sync_point,
+            event,
+            command,
+        )
+    }
+}
+
+entry_points! {
+    in enter_with_kernels;
+
+    pub(super) fn append_with_args(
+        buffer: Handle<CommandBuffer>,
+        kernel: Handle<Kernel>,
+        dimensions: u32,
+        offset: *const usize,
+        global: *const usize,
+        local: *const usize,
+        arguments(argument_count, first_argument): List<ur_exp_kernel_arg_properties_t>,
+        alternatives(alternative_count, first_alternative): HandlesMut<Kernel>,
+        after(after_count, first_after): SyncPoints,
+        waits(wait_count, first_wait): WaitList,
+        sync_point: MaybeOut<ur_exp_command_buffer_sync_point_t>,
+        event: MaybeOut<ur_event_handle_t>,
+        command: MaybeOut<ur_exp_command_buffer_command_handle_t>,
+    ) {
+        let appended = Appended::new(after, &waits, sync_point, &event, command)?;
+        buffer.check_wanted(&appended)?;
+        if alternatives.iter().any(|other| ptr::eq(other, kernel)) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "the command's own kernel is no alternative to it",
+            ));
+        }
+        // SAFETY: the caller passes as many numbers as there are dimensions, and arguments as their types
+        // say.
+        let (sizes, arguments) = unsafe {
+            (
+                Sizes::read(dimensions, offset, global, local)?,
+                read_arguments(buffer, arguments)?,
+            )
+        };
+        let owned = arguments.into_iter().map(|argument| argument.map(Argument::into_owned));
+        let launch = RecordedLaunch {
+            kernel: kernel.to_ref(),
+            alternatives: alternatives.iter().map(Shared::to_ref).collect(),
+            sizes,
+            arguments: owned.collect(),
+        };
+        // SAFETY: the caller vouches for what the kernel does, as long as he enqueues the command buffer.
+        let command = unsafe { launch.command(buffer) }?;
+        buffer.append(command, Some(launch), &appended)
+    }
+
+    /// Updates all commands, or none.
+    pub(super) fn update(
+        buffer: Handle<CommandBuffer>,
+        updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,
+    ) {
+        // Before the commands are looked at, so that these errors come first.
+        buffer.update(|_| Ok(())).map_err(|failure| match updates.first() {
+            Some(update) if update.hCommand.is_null() => Failure::NULL_HANDLE,
+            _ => failure,
+        })?;
+        let mut changed: Vec<(Ref<super::RecordedCommand>, RecordedLaunch, Command)> = Vec::new();
+        for update in updates {
+            let command = buffer.command(update.hCommand)?;
+            // Several updates of one command add up.
+            let earlier = changed.iter().rev().find(|(other, ..)| ptr::eq(&**other, &*command));
+            let launch = command.launch.lock();
+            let present = earlier.map(|(_, launch, _)| launch).or(launch.as_ref());
+            let present = present.ok_or_else(|| Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "this command launches no kernel",
+            ))?;
+            // SAFETY: the caller passes lists as long as he says, and arguments as their types say.
+            let new = unsafe { updated(buffer, present, update) }?;
+            drop(launch);
+            // SAFETY: the caller vouches for what the kernel does, as long as he enqueues the buffer.
+            let made = unsafe { new.command(buffer) }?;
+            changed.push((command, new, made));
+        }
+        buffer.update(|executable| {
+            let mut launches = Vec::with_capacity(changed.len());
+            let mut commands = Vec::with_capacity(changed.len());
+            for (command, launch, made) in changed {
+                commands.push((command.node, made));
+                launches.push((command, launch));
+            }
+            executable.update_all(commands)?;
+            for (command, launch) in launches {
+                *command.launch.lock() = Some(launch);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Returns a launch with what an update says.
+///
+/// # Errors
+/// `INVALID_VALUE` for other dimensions without all sizes; `INVALID_KERNEL_ARGUMENT_INDEX`; `INVALID_KERNEL`
+/// for one that is no alternative.
+///
+/// # Safety
+/// The update's lists are as long as it says, and its arguments as their types say.
+unsafe fn updated(
+    buffer: &Shared<CommandBuffer>,
+    present: &RecordedLaunch,
+    update: &ur_exp_command_buffer_update_kernel_launch_desc_t,
+) -> Result<RecordedLaunch> {
+    let mut sizes = present.sizes;
+    let (offset, global) = (update.pNewGlobalWorkOffset, update.pNewGlobalWorkSize);
+    if update.newWorkDim != 0 && update.newWorkDim != sizes.dimensions {
+        if offset.is_null() || global.is_null() {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "other dimensions come with a new offset and a new global size",
+            ));
+        }
+        sizes.dimensions = update.newWorkDim;
+        sizes.local = None;
+    }
+    let dimensions = sizes.dimensions;
+    // SAFETY: as promised to this function.
+    unsafe {
+        if let Some(offset) = read_sizes(dimensions, offset, 0)? {
+            sizes.offset = offset;
+        }
+        if let Some(global) = read_sizes(dimensions, global, 1)? {
+            sizes.global = global;
+            // Without a new local size, one is chosen that fits.
+            sizes.local = None;
+        }
+        if let Some(local) = read_sizes(dimensions, update.pNewLocalWorkSize, 1)? {
+            sizes.local = Some(local);
+        }
+    }
+    let mut kernel = Ref::clone(&present.kernel);
+    let mut arguments: Arguments<'static> = Vec::new();
+    let mut alternatives = present.alternatives.clone();
+    if !update.hNewKernel.is_null() && update.hNewKernel != kernel.handle() {
+        let is_it = |other: &Ref<Kernel>| other.handle() == update.hNewKernel;
+        let index = alternatives.iter().position(is_it).ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "this kernel was not named as an alternative when the command was recorded",
+            )
+        })?;
+        std::mem::swap(&mut kernel, &mut alternatives[index]);
+    } else {
+        arguments = present.arguments.iter().map(Option::clone).collect();
+    }
+    // SAFETY: as promised to this function.
+    unsafe {
+        let buffers = list(update.pNewMemObjArgList, update.numNewMemObjArgs as usize)?;
+        for new in buffers {
+            let argument = Argument::of_buffer(buffer, new.hNewMemObjArg)?;
+            set(&mut arguments, new.argIndex, argument)?;
+        }
+        let pointers = list(update.pNewPointerArgList, update.numNewPointerArgs as usize)?;
+        for new in pointers {
+            // The argument is a place with the pointer, as for a value.
+            let place = new.pNewPointerArg.cast::<*const c_void>();
+            let pointer = place.as_ref().copied().unwrap_or(ptr::null());
+            let argument = Argument::of_pointer(buffer, pointer);
+            set(&mut arguments, new.argIndex, argument)?;
+        }
+        for new in list(update.pNewValueArgList, update.numNewValueArgs as usize)? {
+            let argument = if new.pNewValueArg.is_null() {
+                Argument::Local(new.argSize)
+            } else {
+                Argument::Value(list(new.pNewValueArg.cast::<u8>(), new.argSize)?.into())
+            };
+            set(&mut arguments, new.argIndex, argument.into_owned())?;
+        }
+    }
+    Ok(RecordedLaunch {
+        kernel,
+        alternatives,
+        sizes,
+        arguments,
+    })
+}
+
+fn set(arguments: &mut Arguments<'static>, index: u32, argument: Argument<'static>) -> Result<()> {
+    let index = index as usize;
+    if index >= MAX_KERNEL_ARGUMENTS {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX,
+            format!("the kernel has no argument {index}"),
+        ));
+    }
+    if index >= arguments.len() {
+        arguments.resize_with(index + 1, || None);
+    }
+    arguments[index] = Some(argument);
+    Ok(())
+}

@@ -1,0 +1,380 @@
+//! Command buffers: commands that are recorded once, and enqueued as one any number of times.
+//!
+//! - `recording`: what is recorded, and how it runs.
+//! - `append`, `append_rect`, `launch`: the entry points that record; `launch` also updates.
+
+mod append;
+mod append_rect;
+mod launch;
+mod recording;
+
+use crate::abi::boundary::{Argument2, Call, In, MaybeOut, Out, OutPointer, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::object::{Handle, HandleList, Object, Ref, Shared, release, retain};
+use crate::abi::query::Answer;
+use crate::abi::stub::{Reason, Stub};
+use crate::context::Context;
+use crate::discovery::Device;
+use crate::enqueue::{Submission, WaitList};
+use crate::event::Event;
+use crate::memory::buffer::BufferUse;
+use crate::queue::Queue;
+use crate::queue::destination::Destination;
+use crosshandle::{Command, ExecutableGraph, Node};
+use launch::RecordedLaunch;
+use recording::{Recording, Run};
+use std::mem::offset_of;
+use unified_runtime_sys::{
+    ur_command_buffer_exp_dditable_t, ur_command_t, ur_event_handle_t,
+    ur_exp_command_buffer_command_handle_t, ur_exp_command_buffer_command_handle_t_,
+    ur_exp_command_buffer_desc_t, ur_exp_command_buffer_handle_t, ur_exp_command_buffer_handle_t_,
+    ur_exp_command_buffer_info_t, ur_exp_command_buffer_sync_point_t, ur_result_t,
+    ur_structure_type_t,
+};
+
+/// A command buffer.
+pub(crate) struct CommandBuffer {
+    context: Ref<Context>,
+    device: Ref<Device>,
+    is_updatable: bool,
+    is_in_order: bool,
+    is_profiling: bool,
+    state: Lock<State>,
+}
+
+/// A command, whose handle is good for as long as its command buffer.
+pub(crate) struct RecordedCommand {
+    node: Node,
+    /// The launch, if it is one: what is not updated stays.
+    launch: Lock<Option<RecordedLaunch>>,
+}
+
+struct State {
+    recording: Recording,
+    /// The node of each sync point.
+    nodes: Vec<Node>,
+    commands: Vec<Ref<RecordedCommand>>,
+    /// There once the command buffer is finalized.
+    run: Option<Run>,
+}
+
+impl Object for CommandBuffer {
+    type Opaque = ur_exp_command_buffer_handle_t_;
+}
+
+impl Object for RecordedCommand {
+    type Opaque = ur_exp_command_buffer_command_handle_t_;
+}
+
+impl Destination for CommandBuffer {
+    fn context(&self) -> &Ref<Context> {
+        &self.context
+    }
+
+    fn device(&self) -> &Ref<Device> {
+        &self.device
+    }
+
+    fn is_recording(&self) -> bool {
+        true
+    }
+
+    fn note(&self, buffer: BufferUse<'_>) {
+        self.state.lock().recording.note(&buffer);
+    }
+}
+
+fn not_finalized() -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+        "this command buffer is not finalized",
+    )
+}
+
+/// What all calls that record have in common: the commands to come after, and what the caller wants to know.
+pub(crate) struct Appended<'a> {
+    after: &'a [ur_exp_command_buffer_sync_point_t],
+    sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
+    command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
+}
+
+impl<'a> Appended<'a> {
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED_FEATURE` for events: commands inside wait for none and signal none.
+    fn new(
+        after: &'a [ur_exp_command_buffer_sync_point_t],
+        waits: &HandleList<'_, Event>,
+        sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
+        event: &Option<OutPointer<'_, ur_event_handle_t>>,
+        command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
+    ) -> Result<Self> {
+        if !waits.is_empty() || event.is_some() {
+            return Err(Failure::unsupported(
+                "commands in a command buffer wait for no events and signal none; let \
+                 urEnqueueCommandBufferExp do that",
+            ));
+        }
+        Ok(Self {
+            after,
+            sync_point,
+            command,
+        })
+    }
+}
+
+/// An argument of an entry point: the commands of the command buffer that one comes after.
+struct SyncPoints;
+
+impl Argument2 for SyncPoints {
+    type A = u32;
+    type B = *const ur_exp_command_buffer_sync_point_t;
+    type Value<'a> = &'a [ur_exp_command_buffer_sync_point_t];
+
+    unsafe fn read<'a>(count: u32, first: Self::B, _call: &'a Call) -> Result<Self::Value<'a>> {
+        if first.is_null() != (count == 0) {
+            return Err(Failure::of(
+                ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_WAIT_LIST_EXP,
+            ));
+        }
+        // SAFETY: as promised to this function.
+        unsafe { crate::abi::boundary::list(first, count as usize) }
+    }
+}
+
+impl CommandBuffer {
+    /// Returns the descriptor's bytes: it has gaps, which are zeros here.
+    fn descriptor(&self) -> [u8; size_of::<ur_exp_command_buffer_desc_t>()] {
+        let mut bytes = [0; size_of::<ur_exp_command_buffer_desc_t>()];
+        let kind = ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC.0;
+        let at = offset_of!(ur_exp_command_buffer_desc_t, stype);
+        bytes[at..at + size_of_val(&kind)].copy_from_slice(&kind.to_ne_bytes());
+        bytes[offset_of!(ur_exp_command_buffer_desc_t, isUpdatable)] = self.is_updatable.into();
+        bytes[offset_of!(ur_exp_command_buffer_desc_t, isInOrder)] = self.is_in_order.into();
+        bytes[offset_of!(ur_exp_command_buffer_desc_t, enableProfiling)] = self.is_profiling.into();
+        bytes
+    }
+
+    /// Refuses a command whose handle the caller wants although nothing can be updated.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION`.
+    fn check_wanted(&self, appended: &Appended<'_>) -> Result<()> {
+        match appended.command {
+            Some(_) if !self.is_updatable => Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "this command buffer was not created for updates",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Records a command.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` for a command buffer that is finalized, `INVALID_COMMAND_BUFFER_SYNC_POINT_EXP`.
+    fn append(
+        &self,
+        command: Command,
+        launch: Option<RecordedLaunch>,
+        appended: &Appended<'_>,
+    ) -> Result<()> {
+        self.check_wanted(appended)?;
+        let mut state = self.state.lock();
+        if state.run.is_some() {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "this command buffer is finalized: it takes no more commands",
+            ));
+        }
+        let unknown =
+            || Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_EXP);
+        let node_of = |point: &u32| state.nodes.get(*point as usize).copied();
+        let after: Option<Vec<Node>> = appended.after.iter().map(node_of).collect();
+        let mut after = after.ok_or_else(unknown)?;
+        if self.is_in_order {
+            after.extend(state.nodes.last());
+        }
+        let node = state.recording.add(command, &after)?;
+        let sync_point = state.nodes.len() as u32;
+        state.nodes.push(node);
+        if let Some(place) = &appended.command {
+            let command = Shared::new(RecordedCommand {
+                node,
+                launch: Lock::new(launch),
+            });
+            place.put(command.handle())?;
+            state.commands.push(command);
+        }
+        match &appended.sync_point {
+            Some(place) => place.put(sync_point),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls `act` with the executable graph, and a command by its handle, which is looked for among those
+    /// that are known.
+    ///
+    /// # Errors
+    /// `INVALID_NULL_HANDLE`, `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP`.
+    fn command(
+        &self,
+        handle: ur_exp_command_buffer_command_handle_t,
+    ) -> Result<Ref<RecordedCommand>> {
+        if handle.is_null() {
+            return Err(Failure::NULL_HANDLE);
+        }
+        let state = self.state.lock();
+        let mut known = state.commands.iter();
+        let found = known.find(|command| command.handle() == handle);
+        found.cloned().ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP,
+                "this command is none of this command buffer's",
+            )
+        })
+    }
+
+    /// Updates the executable graph.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` before the command buffer is finalized, or if it was not created for updates.
+    fn update(&self, act: impl FnOnce(&ExecutableGraph) -> Result<()>) -> Result<()> {
+        let state = self.state.lock();
+        let run = state.run.as_ref().ok_or_else(not_finalized)?;
+        if !self.is_updatable {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "this command buffer was not created for updates",
+            ));
+        }
+        act(run.executable())
+    }
+}
+
+entry_points! {
+    fn create(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        desc: In<ur_exp_command_buffer_desc_t>,
+        created: Out<ur_exp_command_buffer_handle_t>,
+    ) {
+        let inner = context.on(device)?;
+        let state = State {
+            recording: Recording::new(inner),
+            nodes: Vec::new(),
+            commands: Vec::new(),
+            run: None,
+        };
+        created.put(Shared::hand_out(Shared::new(CommandBuffer {
+            context: context.to_ref(),
+            device: device.to_ref(),
+            is_updatable: desc.isUpdatable != 0,
+            is_in_order: desc.isInOrder != 0,
+            is_profiling: desc.enableProfiling != 0,
+            state: Lock::new(state),
+        })))
+    }
+
+    fn finalize(buffer: Handle<CommandBuffer>) {
+        let mut state = buffer.state.lock();
+        if state.run.is_some() {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "this command buffer is finalized already",
+            ));
+        }
+        let run = state.recording.instantiate()?;
+        state.run = Some(run);
+        Ok(())
+    }
+
+    fn get_info(
+        buffer: Handle<CommandBuffer>,
+        name: ur_exp_command_buffer_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
+        match name {
+            ur_exp_command_buffer_info_t::UR_EXP_COMMAND_BUFFER_INFO_REFERENCE_COUNT => {
+                query.value(buffer.references())
+            }
+            ur_exp_command_buffer_info_t::UR_EXP_COMMAND_BUFFER_INFO_DESCRIPTOR => {
+                query.value(buffer.descriptor())
+            }
+            _ => Err(Failure::ENUMERATION),
+        }
+    }
+
+    /// The runs of a command buffer come one after the other, in whatever queues they are.
+    pub(crate) fn enqueue(
+        queue: Handle<Queue>,
+        buffer: Handle<CommandBuffer>,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
+        if !std::ptr::eq(&**queue.device(), &*buffer.device) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
+                "this queue is on another device than the command buffer",
+            ));
+        }
+        let mut submission = Submission::new(queue, waits, event);
+        if buffer.is_profiling {
+            submission = submission.with_timestamps();
+        }
+        let mut state = buffer.state.lock();
+        let run = state.run.as_mut().ok_or_else(not_finalized)?;
+        run.submit(submission, ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP)
+    }
+}
+
+/// Why command buffers have no native handles.
+struct NativeBuffers;
+
+impl Reason for NativeBuffers {
+    const TEXT: &str = "command buffers of this adapter are no single object of a driver";
+}
+
+/// Why native commands are not recorded.
+struct NativeCommands;
+
+impl Reason for NativeCommands {
+    const TEXT: &str = "this adapter records no native commands: the driver's graph is not made while commands are \
+         recorded";
+}
+
+/// Why commands have no events.
+struct CommandEvents;
+
+impl Reason for CommandEvents {
+    const TEXT: &str = "commands in a command buffer wait for no events and signal none";
+}
+
+/// The table of command buffers.
+pub(crate) const TABLE: ur_command_buffer_exp_dditable_t = ur_command_buffer_exp_dditable_t {
+    pfnCreateExp: Some(create),
+    pfnRetainExp: Some(retain::<CommandBuffer>),
+    pfnReleaseExp: Some(release::<CommandBuffer>),
+    pfnFinalizeExp: Some(finalize),
+    pfnAppendKernelLaunchExp: Some(launch::append),
+    pfnAppendKernelLaunchWithArgsExp: Some(launch::append_with_args),
+    pfnAppendUSMMemcpyExp: Some(append::usm_copy),
+    pfnAppendUSMFillExp: Some(append::usm_fill),
+    pfnAppendMemBufferCopyExp: Some(append::copy),
+    pfnAppendMemBufferWriteExp: Some(append::write),
+    pfnAppendMemBufferReadExp: Some(append::read),
+    pfnAppendMemBufferCopyRectExp: Some(append_rect::copy),
+    pfnAppendMemBufferWriteRectExp: Some(append_rect::write),
+    pfnAppendMemBufferReadRectExp: Some(append_rect::read),
+    pfnAppendMemBufferFillExp: Some(append::fill),
+    pfnAppendUSMPrefetchExp: Some(append::usm_prefetch),
+    pfnAppendUSMAdviseExp: Some(append::usm_advise),
+    pfnAppendNativeCommandExp: Stub::<NativeCommands>::STUB,
+    pfnUpdateKernelLaunchExp: Some(launch::update),
+    pfnUpdateSignalEventExp: Stub::<CommandEvents>::STUB,
+    pfnUpdateWaitEventsExp: Stub::<CommandEvents>::STUB,
+    pfnGetInfoExp: Some(get_info),
+    pfnGetNativeHandleExp: Stub::<NativeBuffers>::STUB,
+};
