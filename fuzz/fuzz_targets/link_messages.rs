@@ -8,7 +8,9 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../crates/crosshandle-link/src/control/message/mod.rs"]
 mod message;
 
-use message::{HELLO_SIZE, Hello, Message, PREFIX};
+use message::{
+    HELLO_SIZE, Hello, Message, PREFIX, read_failures, read_parts, write_failures, write_parts,
+};
 
 fuzz_target!(|data: &[u8]| {
     if let Some(bytes) = data.first_chunk::<HELLO_SIZE>()
@@ -34,5 +36,20 @@ fn check(frame: &[u8]) {
         let encoded = message.encode();
         assert_eq!(Message::frame_len(&encoded), Ok(Some(encoded.len())));
         assert_eq!(&encoded[PREFIX..], frame);
+        match message {
+            Message::Event {
+                completed,
+                failures,
+                ..
+            } => {
+                let read = read_failures(failures, completed).expect("it was accepted");
+                assert_eq!(write_failures(read), failures);
+            }
+            Message::Name { parts, .. } => {
+                let read = read_parts(parts).expect("it was accepted");
+                assert_eq!(write_parts(read).as_deref(), Some(parts));
+            }
+            _ => {}
+        }
     }
 }

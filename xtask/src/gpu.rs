@@ -16,19 +16,25 @@ const SCRIPT: &str = include_str!("gpu/run.sh");
 /// The profile of the packed programs: optimised, without information for debuggers.
 const PROFILE: &str = "packed";
 /// Programs of the workspace, with their names in the pack.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("conformance", "conformance"),
     ("crosshandle-peer", "crosshandle-peer"),
     ("crosshandle", "crosshandle"),
     ("crosshandle-bench", "bench"),
+    ("crosshandle-link-peer", "crosshandle-link-peer"),
 ];
 
 /// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name in
 /// the pack.
-const TESTS: [(&str, &[&str], &str); 3] = [
+const TESTS: [(&str, &[&str], &str); 4] = [
     ("crosshandle", &["--lib"], "crosshandle-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
+    (
+        "crosshandle-link",
+        &["--test", "two_hosts"],
+        "crosshandle-two-hosts",
+    ),
 ];
 
 /// The Unified Runtime adapter, and its package.
@@ -68,6 +74,7 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
         "crosshandle-conformance",
         "crosshandle-cli",
         "crosshandle-bench",
+        "crosshandle-link",
     ];
     build(workspace, "--bins", &packages)?;
     let (package, adapter) = ADAPTER;

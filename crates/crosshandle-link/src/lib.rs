@@ -70,4 +70,4 @@ pub use link::listener::Listener;
 pub use memory::RemoteMemory;
 pub use name::{RemoteName, RemotePart};
 pub use options::{Data, LinkOptions};
-pub use ucx::{UCX_VARIABLE, UcxInfo, ucx};
+pub use ucx::{UCX_VARIABLE, UcxInfo, ucx, ucx_transports};

@@ -8,7 +8,7 @@ use crate::foreign::Wholes;
 use crate::handle::{EventHandle, MemoryHandle, any};
 use crate::interrupt::{self, detached};
 use crate::memory::Memory;
-use crate::physical::{PhysicalMemory, VirtualRange};
+use crate::memory::physical::{PhysicalMemory, VirtualRange};
 use crate::queue::Queue;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{

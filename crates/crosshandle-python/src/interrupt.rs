@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The longest time that a wait does not look for signals of the system such as Ctrl-C's. Halved: a
 /// long wait costs twice the processor time, which is a few microseconds each time. Doubled: Ctrl-C ends a
 /// wait up to 80 ms late.
-const SLICE: Duration = Duration::from_millis(40);
+pub(crate) const SLICE: Duration = Duration::from_millis(40);
 
 /// How long an event loop that awaits nothing else looks at an event before it leaves that to the thread for
 /// awaited events, which costs it about as much. Halved: answers of other processes that take a few

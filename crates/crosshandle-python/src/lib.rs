@@ -6,12 +6,13 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `device.rs`, `context.rs`, `memory.rs`, `event/`, `queue.rs`, `physical.rs` | a class for each object of the library |
+//! | `device.rs`, `context.rs`, `memory/`, `event/`, `queue.rs`, `memory/physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
 //! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
 //! | `event/notifier.rs` | awaited signals, for event loops |
+//! | `link/` | objects of other hosts |
 //! | `store/` | models under names, with a holder |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
@@ -24,8 +25,8 @@ mod event;
 mod foreign;
 mod handle;
 mod interrupt;
+mod link;
 mod memory;
-mod physical;
 mod queue;
 mod store;
 
@@ -55,9 +56,11 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]
+    use crate::link::{Link, Listener, RemoteEvent, RemoteMemory, new_token};
+    #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]
-    use crate::physical::{PhysicalMemory, VirtualRange};
+    use crate::memory::physical::{PhysicalMemory, VirtualRange};
     #[pymodule_export]
     use crate::queue::Queue;
     #[pymodule_export]

@@ -954,6 +954,12 @@ fn a_region_has_one_writer_at_a_time() {
         assert_eq!((told.epoch, told.version), (2, 1));
         check_open(&directory, &told);
     });
+    // Another name would be another way to write it.
+    let now = pair.holder.open("region").expect("held").parts[0].read_only;
+    let reads = now.expect("a handle").to_string();
+    let text = hold_text("other", 0, &handle.to_string(), &reads);
+    let answer = hear_raw(&send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"));
+    assert!(answer.contains("fenced"), "{answer}");
     // What the first one was given opens nothing any more.
     directory
         .context()

@@ -3,7 +3,7 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, deaths, clients, interop, programs, python, checker, bench, bench-python.
+# PARTS: only these of driver, suite, link, deaths, clients, interop, programs, python, checker, bench, bench-python.
 # JOBS: cases at a time (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
 # DEATHS: options of 'conformance gpu-deaths'. OUT: where whole outputs go.
 # Exit code 1 if anything failed.
@@ -16,7 +16,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite deaths clients interop programs python checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python checker bench bench-python"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -184,6 +184,12 @@ if wants suite; then
     fi
 fi
 # Processes that are killed with the GPU's memory open, and while streams wait for them.
+# Memory of a GPU here and memory of a GPU there, through memory of the host, between two processes.
+if wants link; then
+    run "links of GPUs' memory" env CROSSHANDLE_LINK_DEVICE=cuda:0 \
+        CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer" \
+        "$here/crosshandle-two-hosts" memory_of_devices --nocapture
+fi
 if wants deaths; then
     # shellcheck disable=SC2086
     run "deaths" "$here/conformance" gpu-deaths --device cuda:0 ${DEATHS-}

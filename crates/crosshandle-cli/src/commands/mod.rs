@@ -55,6 +55,9 @@ pub(crate) enum Command {
     /// Take the hash of a held model's contents again, and compare
     #[command(after_help = EXIT_STATUS_HELP)]
     Verify(holder::VerifyArgs),
+    /// Copy a model from another host's holder to this host's, and check its hash on the way
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Pull(link::PullArgs),
     /// List the names of what a holder keeps
     #[command(after_help = EXIT_STATUS_HELP)]
     Ls(holder::ListArgs),
@@ -98,6 +101,7 @@ impl Command {
             Self::Hold(args) => holder::hold(&args, settings),
             Self::Load(args) => holder::load(&args, settings),
             Self::Verify(args) => holder::verify(&args, settings),
+            Self::Pull(args) => link::pull(&args, settings),
             Self::Ls(args) => holder::list(&args, settings),
             Self::Rm(args) => holder::remove(&args, settings),
             Self::Pin(args) => holder::pin(&args, settings),

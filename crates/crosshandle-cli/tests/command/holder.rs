@@ -214,6 +214,56 @@ fn a_socket_of_the_service_manager_is_taken_and_left() {
     assert!(path.exists(), "it is the service manager's");
 }
 
+/// A model is copied from one host's holder to another's, and nothing but what its hashes say.
+#[test]
+fn a_model_is_pulled_from_another_host() {
+    let (owner, user) = (Sandbox::new(), Sandbox::new());
+    let file = model(&owner, "model.safetensors", (9 << 20) + 3);
+    let (_owners, _users) = (Pair::start(&owner), Pair::start(&user));
+    let loaded = owner.run(["load", text(&file), "--name", "m"]).expect(0);
+    let hash = loaded.text().trim_end().rsplit(' ').next().expect("a hash");
+    let token = owner.path("token");
+    owner.run(["link", "token", text(&token)]).expect(0);
+    let token = ["--token", text(&token)];
+    let listen = |names: &[&str]| {
+        let listens = [&["link", "listen", "127.0.0.1:0"], &token[..], names].concat();
+        owner.hold(listens)
+    };
+    let pull = |address: &str, more: &[&str]| {
+        let pulls = [&["pull", "m", "--from", address], &token[..], more].concat();
+        user.run(pulls)
+    };
+    // Names are given away by who was told to.
+    let (_closed, address) = listen(&[]);
+    let refused = pull(&address, &[]).expect(1);
+    assert!(refused.stderr.contains("refuses"), "{}", refused.stderr);
+    let (_open, address) = listen(&["--names"]);
+    let other = "0".repeat(64);
+    let refused = pull(&address, &["--expect", &other]).expect(1);
+    assert!(refused.stderr.contains("nothing was published"));
+    assert_eq!(
+        user.run(["ls", "--json"]).expect(0).json(),
+        serde_json::json!([])
+    );
+
+    let pulled = pull(&address, &["--expect", hash]).expect(0);
+    assert!(pulled.text().contains(hash), "{}", pulled.text());
+    user.run(["verify", "m", "--expect", hash]).expect(0);
+    let taken = pull(&address, &[]).expect(1);
+    assert!(taken.stderr.contains("--replace"), "{}", taken.stderr);
+    pull(&address, &["--as", "copy"]).expect(0);
+    pull(&address, &["--replace"]).expect(0);
+    let listed = user.run(["ls", "--json"]).expect(0).json();
+    assert_eq!(
+        (&listed[0]["name"], &listed[1]["version"]),
+        (&"copy".into(), &2.into())
+    );
+    let missing = user
+        .run([&["pull", "n", "--from", &address], &token[..]].concat())
+        .expect(1);
+    assert!(missing.stderr.contains("refuses"), "{}", missing.stderr);
+}
+
 #[test]
 fn a_fence_ends_an_epoch() {
     let sandbox = Sandbox::new();

@@ -54,3 +54,37 @@ fn tokens_that_others_can_read_or_that_differ_are_refused() {
     fs::set_permissions(&one, fs::Permissions::from_mode(0o640)).unwrap();
     read(text(&one)).expect(1);
 }
+
+#[test]
+fn certificates_link_instead_of_a_token() {
+    let files = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../crosshandle-link/tests/certificates/"
+    );
+    let identity = |who: &str, name: &str| {
+        let file = |name: String| format!("{files}{name}");
+        vec![
+            format!("--authority={}", file("authority.pem".into())),
+            format!("--certificate={}", file(format!("{who}.pem"))),
+            format!("--key={}", file(format!("{who}.key.pem"))),
+            format!("--peer-name={name}"),
+        ]
+    };
+    let sandbox = Sandbox::new();
+    let own = identity("owner", "owner.example");
+    let mut listens = vec!["link", "listen", "127.0.0.1:0"];
+    listens.extend(own.iter().map(String::as_str));
+    let (_listener, address) = sandbox.hold(listens);
+    let file = sandbox.file("data", &contents(10));
+    let (_holder, memory) = sandbox.hold(["share", text(&file)]);
+    let read = |identity: &[String]| {
+        let mut arguments = vec!["link", "read", &address, &memory];
+        arguments.extend(identity.iter().map(String::as_str));
+        sandbox.run(arguments)
+    };
+    assert!(read(&identity("user", "owner.example")).expect(0).stdout == contents(10));
+    read(&identity("user", "another.example")).expect(1);
+    read(&identity("other", "owner.example")).expect(1);
+    // Half of it is no usage.
+    read(&own[..2]).expect(2);
+}

@@ -2,6 +2,7 @@
 
 use super::sys::*;
 use crate::error::{Error, Result};
+use libc::FILE;
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
@@ -39,6 +40,7 @@ functions! {
     ucp_config_release: fn(*mut ucp_config_t),
     ucp_init_version: fn(c_uint, c_uint, *const ucp_params_t, *const ucp_config_t, *mut ucp_context_h) -> ucs_status_t,
     ucp_cleanup: fn(ucp_context_h),
+    ucp_context_print_info: fn(ucp_context_h, *mut FILE),
     ucp_worker_create: fn(ucp_context_h, *const ucp_worker_params_t, *mut ucp_worker_h) -> ucs_status_t,
     ucp_worker_destroy: fn(ucp_worker_h),
     ucp_worker_get_address: fn(ucp_worker_h, *mut *mut ucp_address_t, *mut usize) -> ucs_status_t,

@@ -29,3 +29,22 @@ pub fn ucx() -> Result<UcxInfo> {
         path: ucx.path().to_owned(),
     })
 }
+
+/// Returns the transports that UCX finds on this machine, such as `tcp`, `sysv` and `cuda_copy`.
+///
+/// # Errors
+/// [`Error::NoUcx`](crate::Error::NoUcx), or UCX's own.
+pub fn ucx_transports() -> Result<Vec<String>> {
+    worker::transports()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_machine_has_tcp() {
+        match super::ucx_transports() {
+            Ok(found) => assert!(found.iter().any(|name| name == "tcp"), "{found:?}"),
+            Err(error) => eprintln!("SKIPPED every_machine_has_tcp: {error}"),
+        }
+    }
+}

@@ -420,6 +420,44 @@ impl Drop for Worker {
     }
 }
 
+/// Returns the names of the transports that UCX finds, out of what it prints for people.
+pub(super) fn transports() -> Result<Vec<String>> {
+    let ucx = library::get()?;
+    let context = new_context(ucx, &Settings::default())?;
+    let (mut text, mut len) = (ptr::null_mut(), 0);
+    // SAFETY: the file writes to places of the right types, which outlive it; the text is the C library's, and
+    // is freed once; the context is ended once.
+    let printed = unsafe {
+        let file = libc::open_memstream(&mut text, &mut len);
+        if !file.is_null() {
+            (ucx.call.ucp_context_print_info)(context, file);
+            libc::fclose(file);
+        }
+        (ucx.call.ucp_cleanup)(context);
+        let printed = match text.is_null() {
+            true => String::new(),
+            false => {
+                String::from_utf8_lossy(std::slice::from_raw_parts(text.cast(), len)).into_owned()
+            }
+        };
+        libc::free(text.cast());
+        printed
+    };
+    Ok(transports_in(&printed))
+}
+
+/// A resource is a line such as `#      resource 0 :  md 0  dev 0  flags -- tcp/eth0`.
+fn transports_in(printed: &str) -> Vec<String> {
+    let resources = printed.lines().filter(|line| line.contains("resource "));
+    let mut names: Vec<String> = resources
+        .filter_map(|line| line.split_whitespace().next_back()?.split_once('/'))
+        .map(|(transport, _)| transport.to_owned())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 fn new_context(ucx: &Ucx, settings: &Settings) -> Result<ucp_context_h> {
     let call = &ucx.call;
     let text = |text: &str| {

@@ -464,6 +464,96 @@ def event_of(data: bytes) -> tuple[EventHandle, int] | None:
     """Returns the event in a bundle's bytes and the number of its signal, if there is one. Opens nothing."""
 
 @final
+class Link:
+    """A link to another host: opens handles that were made there."""
+
+    @staticmethod
+    def connect(address: str, context: Context, options: dict[str, object]) -> Link: ...
+    @property
+    def peer(self) -> str:
+        """The other side's address."""
+    @property
+    def ended(self) -> str | None:
+        """Why the link has ended; `None` while it has not."""
+    def open_memory(self, handle: _Handle, *, writable: bool = True) -> RemoteMemory:
+        """Opens memory of the other host."""
+    def open_event(self, handle: _Handle) -> RemoteEvent:
+        """Opens an event of the other host."""
+    def open_name(self, name: str) -> tuple[int, list[tuple[str, RemoteMemory]]]:
+        """Opens what has a name at the other host's holder: its version, and its parts by what they are for."""
+    def close(self) -> None:
+        """Ends the link: whatever waits for the other side, on both sides, fails."""
+    def __enter__(self) -> Link: ...
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+@final
+class Listener:
+    """Listens for other hosts that want to link."""
+
+    @staticmethod
+    def bind(address: str, context: Context, options: dict[str, object]) -> Listener: ...
+    @property
+    def address(self) -> str:
+        """The address at which it listens."""
+    def accept(self, timeout: float | None = None) -> Link:
+        """Waits for the next host that links, at most `timeout` seconds."""
+    def close(self) -> None:
+        """Ends the listening. Links that were accepted go on."""
+    def __enter__(self) -> Listener: ...
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+@final
+class RemoteMemory:
+    """Memory of the other host, which can be read and written but not mapped."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+    @property
+    def read_only(self) -> bool:
+        """Whether it can be read only."""
+    @property
+    def staged(self) -> bool:
+        """Whether the other host cannot access it, as it cannot a GPU's: it is copied there once more."""
+    def read(self, nbytes: int | None = None, *, offset: int = 0) -> bytes:
+        """Copies bytes here: `nbytes` (default: all that follow) from byte `offset` on."""
+    def read_into(self, into: Any, *, offset: int = 0) -> None:
+        """Fills an array or another writable buffer with bytes from byte `offset` on."""
+    def write(self, data: Any, *, offset: int = 0) -> None:
+        """Copies bytes, an array or another contiguous buffer there. Returns when they are there."""
+    def write_and_signal(self, data: Any, event: RemoteEvent, *, offset: int = 0) -> int:
+        """Copies bytes there, then signals an event of the same link, and returns the signal's number."""
+    def copy_from(
+        self, source: Memory, *, offset: int = 0, source_offset: int = 0, nbytes: int | None = None
+    ) -> None:
+        """Copies memory of this host there, maybe a GPU's, and returns when that is done."""
+    def copy_to(
+        self, destination: Memory, *, offset: int = 0, destination_offset: int = 0, nbytes: int | None = None
+    ) -> None:
+        """Copies to memory of this host, maybe a GPU's, and returns when that is done."""
+    def close(self) -> None:
+        """Closes it. What is under way goes on."""
+
+@final
+class RemoteEvent:
+    """An event of the other host. Its `mirror` is waited for as any event is."""
+
+    @property
+    def mirror(self) -> Event:
+        """The event of this host that goes on as the other host's does: to be waited for, not to be signalled."""
+    def signal(self) -> int:
+        """Signals the other host's event, and returns the signal's number after a round trip."""
+    def close(self) -> None:
+        """Closes it: waits for the mirror that are not over fail."""
+
+def new_token() -> str:
+    """Makes a new token, as text."""
+
+@final
 class StoreClient:
     """Models that a holder keeps under names: `crosshandle.store.Store` is what programs use."""
 

@@ -1,4 +1,4 @@
-//! Check of the backends' drivers.
+//! Checks of the backends' drivers, and of what links use.
 
 use super::check::Check;
 use crosshandle::{BackendStatus, Device};
@@ -16,6 +16,28 @@ pub(super) fn host_kernels() -> Check {
             name,
             missing.to_string(),
             "only programs with kernels need a runtime: memory and events are shared without",
+        ),
+    }
+}
+
+/// Checks what moves memory between hosts, which this loads.
+pub(super) fn ucx() -> Check {
+    let name = "UCX, for links";
+    let found = crosshandle_link::ucx().and_then(|ucx| {
+        let (major, minor, release) = ucx.version;
+        let transports = crosshandle_link::ucx_transports()?;
+        Ok(format!(
+            "{major}.{minor}.{release} ({}): {}",
+            ucx.path.display(),
+            transports.join(", ")
+        ))
+    });
+    match found {
+        Ok(found) => Check::ok(name, found),
+        Err(missing) => Check::note(
+            name,
+            missing.to_string(),
+            "links to other hosts move memory over TLS without it",
         ),
     }
 }

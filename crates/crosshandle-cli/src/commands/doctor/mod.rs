@@ -80,6 +80,8 @@ fn run_checks(settings: &Settings) -> Vec<Check> {
     checks.extend(drivers::check());
     progress.step("looking for a runtime for kernels");
     checks.push(drivers::host_kernels());
+    progress.step("looking for UCX");
+    checks.push(drivers::ucx());
     checks
 }
 

@@ -237,9 +237,13 @@ impl Holdings {
                 allocation: fields.segment as usize,
             },
         };
-        context
-            .exporter
-            .hold(Credential::of(&fields), memory, &record.name)?;
+        let held = (context.exporter).hold(Credential::of(&fields), memory, &record.name);
+        if let Err(error) = held {
+            if context.records.is_empty() {
+                self.contexts.remove(&context_of(&fields));
+            }
+            return Err(error);
+        }
         context.records.insert(fields.record, key);
         self.records.insert(key, record);
         Ok(())
@@ -327,6 +331,19 @@ impl Holdings {
                 && other
                     .handles()
                     .any(|handle| keys.contains(&key_of(&handle)))
+        })
+    }
+
+    /// Returns a name that has been claimed and has some of the memory of a hand-over, if there is one.
+    pub(super) fn claimed_name_of(&self, hold: &Hold) -> Option<&Name> {
+        let handles = hold.parts.iter().filter_map(|part| part.handles().ok());
+        let keys: Vec<_> = handles
+            .flat_map(|(writes, reads)| [writes, Some(reads)])
+            .flatten()
+            .map(|handle| key_of(&handle))
+            .collect();
+        self.names.values().find(|name| {
+            name.epoch > 0 && name.handles().any(|handle| keys.contains(&key_of(&handle)))
         })
     }
 

@@ -27,8 +27,12 @@ pub(super) const MAX_PROGRAMS: usize = 256;
 /// answered. Halved: fewer readers can wait. Doubled: all places may be taken by who waits.
 pub(super) const MAX_WAITING: usize = MAX_PROGRAMS / 2;
 
-/// Programs of one process that wait for a version, or for their turn, at a time. Halved: fewer threads of one
-/// program can wait. Doubled: two processes can take all places of [`MAX_WAITING`].
+/// Programs for which a job is done, or waits for its turn, at a time: part of [`MAX_PROGRAMS`]. Halved: programs
+/// that hand over at the same time are told sooner to try again. Doubled: all places may be taken.
+pub(super) const MAX_WORKING: usize = MAX_PROGRAMS / 4;
+
+/// Programs of one process that wait for a version, and that wait for a job, at a time. Halved: fewer threads of
+/// one program can wait. Doubled: one process can take all places of [`MAX_WORKING`].
 pub(super) const MAX_WAITING_OF_PROCESS: usize = MAX_WAITING / 4;
 
 /// Jobs at a time: hand-overs whose memory is fetched, and claims that are looked into. Each takes a thread,

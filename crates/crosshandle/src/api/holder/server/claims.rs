@@ -58,19 +58,15 @@ impl Server {
             self.promise(number, answer);
             return None;
         }
-        if let Some(other) = self.holdings.other_name_of(found) {
-            let why = format!(
-                "the memory of {name} is held as {} too; remove that name first",
-                other.name
-            );
-            return Some(refused(HolderFault::Fenced, why));
+        if let Err(refusal) = self.check_alone(found) {
+            return Some(refusal);
         }
         if asker.pid == 0 && !forces {
             let why = "the holder cannot see this process, so it could not tell when it has ended: run both \
                        in one PID namespace";
             return Some(refused(HolderFault::Fenced, why));
         }
-        if !self.may_wait(asker) {
+        if !self.may_work(asker) {
             return Some(too_many_wait());
         }
         let claim = self.claim_of(found, asker);
@@ -117,9 +113,27 @@ impl Server {
         }
     }
 
+    /// Refuses a name whose memory can be written by another name.
+    fn check_alone(&self, name: &Name) -> Result<(), Answer> {
+        match self.holdings.other_name_of(name) {
+            Some(other) => Err(refused(
+                HolderFault::Fenced,
+                format!(
+                    "the memory of {} is held as {} too; remove that name first",
+                    name.name, other.name
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Lets a program write, or refuses it.
     fn decide(&mut self, number: u64, claimed: Claimed) {
         let name = claimed.name.clone();
+        if self.position(number).is_none() {
+            // It has given up, and would keep others out; if only its answer was lost, it asks again.
+            return;
+        }
         match self.grant(claimed) {
             Ok(answer) => {
                 self.promise(number, answer);
@@ -149,6 +163,7 @@ impl Server {
                 "{name} was replaced or claimed meanwhile; try again"
             )));
         }
+        self.check_alone(found)?;
         if let Err(why) = &proof {
             if !forces {
                 return Err(fenced(format!("{name} may still be written: {why}")));

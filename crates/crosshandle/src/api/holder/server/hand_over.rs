@@ -70,7 +70,7 @@ impl Server {
         if let Err(refusal) = self.may_hold(&hold, asker, token) {
             return Some(refusal);
         }
-        if !self.may_wait(asker) {
+        if !self.may_work(asker) {
             return Some(too_many_wait());
         }
         self.connected[index].stage = Stage::Working;
@@ -141,6 +141,13 @@ impl Server {
         } = fetched;
         // Again: another program may have been faster.
         self.may_hold(&hold, asker, token.as_deref())?;
+        if let Some(claimed) = self.holdings.claimed_name_of(&hold) {
+            let why = format!(
+                "the memory is that of {}, which has one writer at a time: it has one name",
+                claimed.name
+            );
+            return Err(refused(HolderFault::Fenced, why));
+        }
         let refuse = |error: Error| refused(HolderFault::Refused, error.to_string());
         let records = records.map_err(refuse)?;
         let mut added = Vec::new();

@@ -1,10 +1,11 @@
 //! Jobs in the background, so many at a time for each process and each user: a maker that never answers
 //! costs those that ask for it, and not the others.
 
+use super::super::message::refused;
 use super::super::tuning::{MAX_JOBS, MAX_JOBS_OF_PROCESS, MAX_JOBS_OF_USER};
 use super::Server;
 use super::programs::Asker;
-use crate::error::{Error, Result};
+use crate::error::{Error, HolderFault, Result};
 use crate::threads::background;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ struct Queued {
 
 /// A job that is over.
 struct Finished {
+    program: u64,
     asker: Asker,
     /// `None` if it panicked.
     then: Option<Then>,
@@ -77,10 +79,21 @@ impl Jobs {
             && count(&|running| running.is_same_process(&asker)) < MAX_JOBS_OF_PROCESS
     }
 
-    fn start(&mut self, Queued { asker, job, .. }: Queued) {
+    fn start(
+        &mut self,
+        Queued {
+            program,
+            asker,
+            job,
+        }: Queued,
+    ) {
         self.running.push(asker);
         let mut report = Report {
-            finished: Some(Finished { asker, then: None }),
+            finished: Some(Finished {
+                program,
+                asker,
+                then: None,
+            }),
             sender: self.finished.0.clone(),
             wake: Arc::clone(&self.wake),
         };
@@ -128,12 +141,21 @@ impl Server {
 
     pub(super) fn take_finished_jobs(&mut self) {
         let _ = rustix::io::read(self.jobs.wake(), &mut [0; 8]);
-        while let Ok(Finished { asker, then }) = self.jobs.finished.1.try_recv() {
+        while let Ok(finished) = self.jobs.finished.1.try_recv() {
+            let Finished {
+                program,
+                asker,
+                then,
+            } = finished;
             if let Some(index) = self.jobs.running.iter().position(|of| *of == asker) {
                 self.jobs.running.swap_remove(index);
             }
-            if let Some(then) = then {
-                then(self);
+            match then {
+                Some(then) => then(self),
+                None => {
+                    let why = "the holder has failed at this; its standard error says how";
+                    self.reply(program, &refused(HolderFault::Refused, why));
+                }
             }
         }
     }

@@ -3,8 +3,8 @@
 use super::super::message::{Answer, PROTOCOL, Question, Request, refused};
 use super::super::successor::Successor;
 use super::super::tuning::{
-    MAX_MESSAGE_BYTES, MAX_PROGRAMS, MAX_WAITING, MAX_WAITING_OF_PROCESS, QUESTION_TIME,
-    SUCCESSOR_TIME,
+    MAX_MESSAGE_BYTES, MAX_PROGRAMS, MAX_WAITING, MAX_WAITING_OF_PROCESS, MAX_WORKING,
+    QUESTION_TIME, SUCCESSOR_TIME,
 };
 use super::Server;
 use crate::error::HolderFault;
@@ -74,7 +74,11 @@ impl Program {
     }
 
     fn waits(&self) -> bool {
-        matches!(self.stage, Stage::Working | Stage::Waiting(_))
+        matches!(self.stage, Stage::Waiting(_))
+    }
+
+    fn works(&self) -> bool {
+        matches!(self.stage, Stage::Working)
     }
 }
 
@@ -253,13 +257,23 @@ impl Server {
 
     /// Returns whether one more question of a program may wait, beside those of its process and all others.
     pub(super) fn may_wait(&self, asker: Asker) -> bool {
-        let waiting = self.connected.iter().filter(|program| program.waits());
+        let (all, of_process) = self.count(asker, Program::waits);
+        all < MAX_WAITING && of_process < MAX_WAITING_OF_PROCESS
+    }
+
+    /// Returns whether one more job may be done for a program, or wait for its turn.
+    pub(super) fn may_work(&self, asker: Asker) -> bool {
+        let (all, of_process) = self.count(asker, Program::works);
+        all < MAX_WORKING && of_process < MAX_WAITING_OF_PROCESS
+    }
+
+    fn count(&self, asker: Asker, is_it: impl Fn(&Program) -> bool) -> (usize, usize) {
         let (mut all, mut of_process) = (0, 0);
-        for program in waiting {
+        for program in self.connected.iter().filter(|program| is_it(program)) {
             all += 1;
             of_process += usize::from(program.asker.is_same_process(&asker));
         }
-        all < MAX_WAITING && of_process < MAX_WAITING_OF_PROCESS
+        (all, of_process)
     }
 }
 

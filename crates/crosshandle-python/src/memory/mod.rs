@@ -1,5 +1,7 @@
 //! Memory.
 
+pub(crate) mod physical;
+
 use crate::array::{Array, Layout};
 use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;

@@ -1,4 +1,8 @@
-//! `crosshandle link`: objects of other hosts.
+//! `crosshandle link` and `pull`: objects of other hosts.
+
+mod pull;
+
+pub(super) use pull::{Args as PullArgs, run as pull};
 
 use crate::failure::{Cause, ErrorContext as _, Failure, Result};
 use crate::input::handle_text;
@@ -7,7 +11,7 @@ use crate::settings::Settings;
 use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::parse_duration;
 use crosshandle::{Context, Device};
-use crosshandle_link::{Data, Error, Identity, Link, LinkOptions, Listener, Token};
+use crosshandle_link::{Certificates, Data, Error, Identity, Link, LinkOptions, Listener, Token};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +29,9 @@ pub(crate) enum Command {
     Listen {
         /// The address to listen at, as in 192.0.2.1:7417
         address: String,
+        /// Let other hosts read whatever this host's holder has names for, without their handles
+        #[arg(long)]
+        names: bool,
         #[command(flatten)]
         options: Options,
     },
@@ -65,8 +72,25 @@ pub(crate) enum Command {
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// The file with the token
-    #[arg(long, value_name = "FILE")]
-    token: PathBuf,
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "authority",
+        conflicts_with = "authority"
+    )]
+    token: Option<PathBuf>,
+    /// Instead of a token: the certificates of the authority that has signed both sides' (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["certificate", "key", "peer_name"])]
+    authority: Option<PathBuf>,
+    /// This side's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "authority")]
+    certificate: Option<PathBuf>,
+    /// The private key of this side's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "authority")]
+    key: Option<PathBuf>,
+    /// The name that the listening side's certificate is for
+    #[arg(long, value_name = "NAME", requires = "authority")]
+    peer_name: Option<String>,
     /// Move memory by UCX, over this network interface alone, instead of over TLS
     #[arg(long, value_name = "INTERFACE")]
     ucx: Option<String>,
@@ -77,12 +101,36 @@ pub(crate) struct Options {
 
 impl Options {
     fn to_link(&self) -> Result<LinkOptions> {
-        let token = Token::from_file(&self.token).map_err(failed)?;
-        let options = LinkOptions::new(Identity::Token(token)).keep_alive(self.keep_alive);
+        let options = LinkOptions::new(self.identity()?).keep_alive(self.keep_alive);
         Ok(match &self.ucx {
             Some(interface) => options.interface(interface),
             None => options.data(Data::Tls),
         })
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        match (
+            &self.token,
+            &self.authority,
+            &self.certificate,
+            &self.key,
+            &self.peer_name,
+        ) {
+            (Some(token), ..) => {
+                let token = Token::from_file(token).map_err(failed)?;
+                Ok(Identity::Token(token))
+            }
+            (None, Some(authority), Some(certificate), Some(key), Some(peer_name)) => {
+                Ok(Identity::Certificates(Certificates {
+                    authority: authority.clone(),
+                    certificate: certificate.clone(),
+                    key: key.clone(),
+                    peer_name: peer_name.clone(),
+                }))
+            }
+            // The command line is refused before.
+            _ => Err(Failure::error("a link needs a token or certificates")),
+        }
     }
 
     fn connect(&self, address: &str, settings: &Settings) -> Result<Link> {
@@ -108,7 +156,11 @@ fn host(settings: &Settings) -> Result<Context> {
 pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
     match command {
         Command::Token { file } => new_token(file),
-        Command::Listen { address, options } => listen(address, options, settings),
+        Command::Listen {
+            address,
+            names,
+            options,
+        } => listen(address, *names, options, settings),
         Command::Read {
             address,
             handle,
@@ -171,9 +223,13 @@ fn new_token(path: &Path) -> Result<()> {
     writeln!(file, "{}", token.to_text()).context(&doing)
 }
 
-fn listen(address: &str, options: &Options, settings: &Settings) -> Result<()> {
+fn listen(address: &str, names: bool, options: &Options, settings: &Settings) -> Result<()> {
     let context = host(settings)?;
-    let listener = Listener::bind(address, &context, &options.to_link()?).map_err(failed)?;
+    let mut options = options.to_link()?;
+    if names {
+        options = options.names(settings.holder(None));
+    }
+    let listener = Listener::bind(address, &context, &options).map_err(failed)?;
     output::line(listener.local_address())?;
     let mut links: Vec<Link> = Vec::new();
     loop {

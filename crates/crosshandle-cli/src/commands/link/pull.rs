@@ -1,0 +1,167 @@
+//! `crosshandle pull NAME --from HOST:PORT`.
+
+use super::{Options, failed};
+use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::output;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::tuning::FILE_CHUNK_BYTES;
+use crate::units::bytes;
+use crosshandle::HolderFault;
+use crosshandle::holder::HoldOptions;
+use crosshandle_link::{Link, RemoteMemory};
+use crosshandle_store::{Hash, LoadOptions, Manifest, Store};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+/// What the parts of a model are for.
+const DATA: &str = "data";
+const MANIFEST: &str = "manifest";
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The model's name at the other host
+    name: String,
+    /// The address at which the other host listens, with `link listen --names`
+    #[arg(long, value_name = "ADDRESS")]
+    from: String,
+    /// The name that it gets here [default: the same]
+    #[arg(long = "as", value_name = "NAME")]
+    as_name: Option<String>,
+    /// The device: host, or another backend and its number, as in cuda:1
+    #[arg(long, default_value = "host", value_name = "D")]
+    device: String,
+    /// Publish the name's next version, if something has it already; readers keep the one they have
+    #[arg(long)]
+    replace: bool,
+    /// Take nothing else than the model with this hash
+    #[arg(long, value_name = "HASH", value_parser = parse_hash)]
+    expect: Option<Hash>,
+    #[command(flatten)]
+    options: Options,
+}
+
+fn parse_hash(text: &str) -> Result<Hash, String> {
+    Hash::from_hex(text).map_err(|error| format!("a hash has 64 hexadecimal digits: {error}"))
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
+    let holder = settings.holder(None);
+    // Rather than after minutes.
+    holder.status()?;
+    let name = args.as_name.as_ref().unwrap_or(&args.name);
+    let is_taken = match holder.open(name) {
+        Err(crosshandle::Error::Holder { fault, .. }) => fault != HolderFault::NoSuchName,
+        opened => opened.is_ok(),
+    };
+    if is_taken && !args.replace {
+        return Err(Failure::error(format!(
+            "{name} is in use; publish its next version with --replace, or take another name with --as"
+        )));
+    }
+    let context = super::host(settings)?;
+    let link = Link::connect(&*args.from, &context, &args.options.to_link()?).map_err(failed)?;
+    let begin = Instant::now();
+    let remote = link.open_name(&args.name).map_err(failed)?;
+    let part = |role: &str| {
+        remote.part(role).map(|part| &part.memory).ok_or_else(|| {
+            Failure::error(format!(
+                "{} is no model at {}: it has no part '{role}'",
+                args.name, args.from
+            ))
+        })
+    };
+    let (data, listing) = (part(DATA)?, part(MANIFEST)?);
+    let wrong = |why: String| {
+        Failure::error(format!(
+            "what came from {} is not {}: {why}; nothing was published",
+            args.from, args.name
+        ))
+    };
+    let mut text = vec![0; listing.len()];
+    listing.read(0, &mut text).map_err(failed)?;
+    let hash = blake3::hash(&text);
+    if let Some(expected) = args.expect.filter(|expected| *expected != hash) {
+        return Err(wrong(format!("its hash is {hash}, not {expected}")));
+    }
+    let manifest: Manifest = serde_json::from_slice(&text)
+        .map_err(|error| wrong(format!("its manifest cannot be read: {error}")))?;
+    let file = fetch(data, &manifest)?;
+    let mut store = Store::new();
+    if let Some(directory) = &settings.socket_dir {
+        store = store.socket_dir(directory);
+    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // The store takes the hashes of what has come, and they must be those of the other host's manifest.
+    let options = LoadOptions::new().expecting(hash);
+    let loaded = store
+        .load(&args.device, &[path.into()], &options)
+        .map_err(|error| wrong(error.to_string()))?;
+    drop(file);
+    let hold = HoldOptions::new().replaces(args.replace);
+    let handed_over = loaded
+        .publish(name, hold)
+        .map_err(Failure::from)
+        .context(format_args!("publishing {name}"))?;
+    let (len, took) = (data.len() as u64, begin.elapsed().as_secs_f64());
+    output::line(format_args!(
+        "{name} version {}: {} tensors, {} in {took:.2} s ({:.1} GB/s), hash {hash}",
+        handed_over.version,
+        manifest.tensors.len(),
+        bytes(len),
+        len as f64 / took / 1e9,
+    ))?;
+    if !handed_over.is_safe {
+        settings.log("the holder has no successor: what it holds ends with it");
+    }
+    Ok(())
+}
+
+/// Copies a model's tensors into a file of safetensors in memory.
+fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
+    let mut tensors: Vec<_> = manifest.tensors.iter().collect();
+    tensors.sort_by_key(|(name, tensor)| (tensor.offset, tensor.bytes, *name));
+    let mut header = Map::new();
+    if !manifest.metadata.is_empty() {
+        header.insert("__metadata__".into(), json!(manifest.metadata));
+    }
+    let mut end = 0u64;
+    for (name, tensor) in &tensors {
+        let start = end;
+        end = start.saturating_add(tensor.bytes);
+        header.insert(
+            (*name).clone(),
+            json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, end]}),
+        );
+    }
+    if end > from.len() as u64 {
+        return Err(Failure::error(
+            "its manifest has more bytes of tensors than the model has",
+        ));
+    }
+    let header = Value::Object(header).to_string();
+    let doing = "keeping a model in memory";
+    let mut file = File::from(memfd_create("pulled", MemfdFlags::CLOEXEC).context(doing)?);
+    file.write_all(&(header.len() as u64).to_le_bytes())
+        .context(doing)?;
+    file.write_all(header.as_bytes()).context(doing)?;
+    let progress = Progress::bytes(end, "pulling");
+    let mut chunk = vec![0; FILE_CHUNK_BYTES.min(from.len())];
+    for (_, tensor) in tensors {
+        let mut at = tensor.offset;
+        let last = at.saturating_add(tensor.bytes);
+        while at < last {
+            let len = (last - at).min(chunk.len() as u64) as usize;
+            let offset = usize::try_from(at).map_err(|_| Failure::error("no memory is so long"))?;
+            from.read(offset, &mut chunk[..len]).map_err(failed)?;
+            file.write_all(&chunk[..len]).context(doing)?;
+            progress.advance(len as u64);
+            at += len as u64;
+        }
+    }
+    Ok(file)
+}

@@ -1,0 +1,57 @@
+//! Errors of links as Python's exceptions.
+
+use crate::error::exception;
+use crosshandle_link::Error;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// The result of a call of a link, in Python.
+pub(super) type Result<T> = std::result::Result<T, Failure>;
+
+/// An error of a link on its way to Python.
+pub(crate) struct Failure(Error);
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(Failure(error): Failure) -> Self {
+        Python::attach(|py| match &error {
+            Error::Local(local) => exception(py, local),
+            error => build(py, error).unwrap_or_else(|failed| {
+                // The package is incomplete: the text still says what happened.
+                drop(failed);
+                PyRuntimeError::new_err(error.to_string())
+            }),
+        })
+    }
+}
+
+fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let name = match error {
+        Error::Ended { .. } => "PeerDied",
+        Error::NotAdmitted { .. } => "NotAdmitted",
+        Error::Protocol(_) => "ProtocolError",
+        Error::ReadOnly => "ReadOnly",
+        Error::InvalidArgument(_) | Error::Identity(_) => "InvalidArgument",
+        Error::TimedOut(_) => "TimedOut",
+        Error::NoUcx(_) => "Unsupported",
+        Error::Ucx { .. } => "DriverError",
+        Error::Os { .. } => "SystemCallFailed",
+        _ => "Error",
+    };
+    let class = py.import("crosshandle._errors")?.getattr(name)?;
+    let exception = class.call1((error.to_string(),))?;
+    match error {
+        Error::Ucx { code, text, .. } => {
+            exception.setattr("code", code)?;
+            exception.setattr("code_name", &**text)?;
+        }
+        Error::Os { source, .. } => exception.setattr("errno", source.raw_os_error())?,
+        _ => {}
+    }
+    Ok(PyErr::from_value(exception))
+}

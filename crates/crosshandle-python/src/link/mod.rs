@@ -1,0 +1,83 @@
+//! Links to other hosts: `crosshandle.link`.
+
+mod error;
+mod objects;
+
+pub(crate) use objects::{Link, Listener, RemoteEvent, RemoteMemory};
+
+use crate::interrupt::timeout;
+use crosshandle_link::{Certificates, Data, Identity, LinkOptions, Token};
+use error::{Failure, Result};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+
+/// What both sides of a link are told.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Options {
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    /// Authority, certificate, key and the name of the side that listens.
+    certificates: Option<(PathBuf, PathBuf, PathBuf, String)>,
+    data: String,
+    keep_alive: Option<f64>,
+    interface: Option<String>,
+    transports: Option<String>,
+    names: bool,
+}
+
+impl Options {
+    fn into_link(self) -> PyResult<LinkOptions> {
+        let identity = match (self.token, self.token_file, self.certificates) {
+            (Some(token), None, None) => {
+                Identity::Token(token.parse::<Token>().map_err(Failure::from)?)
+            }
+            (None, Some(file), None) => {
+                Identity::Token(Token::from_file(file).map_err(Failure::from)?)
+            }
+            (None, None, Some((authority, certificate, key, peer_name))) => {
+                Identity::Certificates(Certificates {
+                    authority,
+                    certificate,
+                    key,
+                    peer_name,
+                })
+            }
+            _ => {
+                return Err(PyValueError::new_err(
+                    "a link needs one of token, token_file and certificates",
+                ));
+            }
+        };
+        let data = match &*self.data {
+            "ucx" => Data::Ucx,
+            "tls" => Data::Tls,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "memory moves by 'ucx' or by 'tls', not by '{other}'"
+                )));
+            }
+        };
+        let mut options = LinkOptions::new(identity).data(data);
+        if let Some(keep_alive) = timeout(self.keep_alive)? {
+            options = options.keep_alive(keep_alive);
+        }
+        if let Some(interface) = self.interface {
+            options = options.interface(interface);
+        }
+        if let Some(transports) = self.transports {
+            options = options.transports(transports);
+        }
+        Ok(match self.names {
+            true => options.names(crosshandle::holder::Holder::new()),
+            false => options,
+        })
+    }
+}
+
+/// Makes a new token, as text.
+#[pyfunction]
+pub(crate) fn new_token() -> Result<String> {
+    Ok(Token::generate()?.to_text())
+}

@@ -1,0 +1,420 @@
+//! The objects of links.
+
+use super::Options;
+use super::error::{Failure, Result};
+use crate::context::Context;
+use crate::event::Event;
+use crate::handle::{EventHandle, MemoryHandle};
+use crate::interrupt::SLICE;
+use crate::memory::Memory;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyMemoryView, PySlice};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// What `close` takes.
+struct Closable<T>(Mutex<Option<T>>, &'static str);
+
+impl<T: Clone> Closable<T> {
+    fn new(object: T, what: &'static str) -> Self {
+        Self(Mutex::new(Some(object)), what)
+    }
+
+    fn get(&self) -> PyResult<T> {
+        let object = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let what = self.1;
+        object
+            .clone()
+            .ok_or_else(|| PyValueError::new_err(format!("this {what} was closed")))
+    }
+
+    fn take(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Makes a call that may take a while, without the interpreter's lock.
+fn detached<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> crosshandle_link::Result<T> + Send,
+) -> Result<T> {
+    Ok(py.detach(call)?)
+}
+
+/// A link to another host: opens handles that were made there.
+#[pyclass(frozen, module = "crosshandle.link")]
+pub(crate) struct Link {
+    link: Closable<crosshandle_link::Link>,
+    context: crosshandle::Context,
+}
+
+impl Link {
+    fn new(link: crosshandle_link::Link, context: crosshandle::Context) -> Self {
+        Self {
+            link: Closable::new(link, "link"),
+            context,
+        }
+    }
+}
+
+#[pymethods]
+impl Link {
+    #[staticmethod]
+    fn connect(
+        py: Python<'_>,
+        address: String,
+        context: &Context,
+        options: Options,
+    ) -> PyResult<Self> {
+        let options = options.into_link()?;
+        let context = context.0.clone();
+        let link = detached(py, || {
+            crosshandle_link::Link::connect(&*address, &context, &options)
+        })?;
+        Ok(Self::new(link, context))
+    }
+
+    /// The other side's address.
+    #[getter]
+    fn peer(&self) -> PyResult<String> {
+        Ok(self.link.get()?.peer().to_owned())
+    }
+
+    /// Why the link has ended; `None` while it has not.
+    #[getter]
+    fn ended(&self) -> PyResult<Option<String>> {
+        Ok(self.link.get()?.ended().map(|error| error.to_string()))
+    }
+
+    /// Opens memory of the other host.
+    #[pyo3(signature = (handle, *, writable = true))]
+    fn open_memory(
+        &self,
+        py: Python<'_>,
+        handle: &Bound<'_, PyAny>,
+        writable: bool,
+    ) -> PyResult<RemoteMemory> {
+        let (link, handle) = (self.link.get()?, MemoryHandle::new(handle)?.0);
+        let memory = detached(py, || match writable {
+            true => link.open_memory(&handle),
+            false => link.open_memory_read_only(&handle),
+        })?;
+        Ok(self.remote_memory(memory))
+    }
+
+    /// Opens an event of the other host.
+    fn open_event(&self, py: Python<'_>, handle: &Bound<'_, PyAny>) -> PyResult<RemoteEvent> {
+        let (link, handle) = (self.link.get()?, EventHandle::new(handle)?.0);
+        let event = detached(py, || link.open_event(&handle))?;
+        Ok(RemoteEvent(Closable::new(event, "event")))
+    }
+
+    /// Opens what has a name at the other host's holder: its version, and its parts by what they are for.
+    fn open_name(
+        &self,
+        py: Python<'_>,
+        name: &str,
+    ) -> PyResult<(u64, Vec<(String, RemoteMemory)>)> {
+        let link = self.link.get()?;
+        let found = detached(py, || link.open_name(name))?;
+        let parts = found.parts.into_iter();
+        let parts = parts.map(|part| (part.role, self.remote_memory(part.memory)));
+        Ok((found.version, parts.collect()))
+    }
+
+    /// Ends the link: whatever waits for the other side, on both sides, fails.
+    fn close(&self, py: Python<'_>) {
+        if let Some(link) = self.link.take() {
+            py.detach(|| link.close());
+        }
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _class: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        match self.link.get() {
+            Ok(link) => format!("<crosshandle.link.Link to {}>", link.peer()),
+            Err(_) => "<crosshandle.link.Link, closed>".into(),
+        }
+    }
+}
+
+impl Link {
+    fn remote_memory(&self, memory: crosshandle_link::RemoteMemory) -> RemoteMemory {
+        RemoteMemory {
+            memory: Closable::new(memory, "memory"),
+            context: self.context.clone(),
+        }
+    }
+}
+
+/// Listens for other hosts that want to link.
+#[pyclass(frozen, module = "crosshandle.link")]
+pub(crate) struct Listener {
+    listener: Closable<std::sync::Arc<crosshandle_link::Listener>>,
+    context: crosshandle::Context,
+}
+
+#[pymethods]
+impl Listener {
+    #[staticmethod]
+    fn bind(
+        py: Python<'_>,
+        address: String,
+        context: &Context,
+        options: Options,
+    ) -> PyResult<Self> {
+        let options = options.into_link()?;
+        let context = context.0.clone();
+        let listener = detached(py, || {
+            crosshandle_link::Listener::bind(&*address, &context, &options)
+        })?;
+        Ok(Self {
+            listener: Closable::new(listener.into(), "listener"),
+            context,
+        })
+    }
+
+    /// The address at which it listens.
+    #[getter]
+    fn address(&self) -> PyResult<String> {
+        Ok(self.listener.get()?.local_address().to_string())
+    }
+
+    /// Waits for the next host that links, at most `timeout` seconds. Other threads run meanwhile; Ctrl-C
+    /// ends the wait.
+    #[pyo3(signature = (timeout = None))]
+    fn accept(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Link> {
+        let listener = self.listener.get()?;
+        let deadline = crate::interrupt::timeout(timeout)?
+            .and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let slice = left.map_or(SLICE, |left| left.min(SLICE));
+            let is_last = left.is_some_and(|left| left <= SLICE);
+            match py.detach(|| listener.accept(Some(slice))) {
+                Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
+                Err(error) => return Err(Failure::from(error).into()),
+                Ok(link) => return Ok(Link::new(link, self.context.clone())),
+            }
+        }
+    }
+
+    /// Ends the listening. Links that were accepted go on.
+    fn close(&self, py: Python<'_>) {
+        let listener = self.listener.take();
+        py.detach(|| drop(listener));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _class: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
+    }
+}
+
+/// Memory of the other host, which can be read and written but not mapped.
+#[pyclass(frozen, module = "crosshandle.link")]
+pub(crate) struct RemoteMemory {
+    memory: Closable<crosshandle_link::RemoteMemory>,
+    context: crosshandle::Context,
+}
+
+#[pymethods]
+impl RemoteMemory {
+    /// The size in bytes.
+    #[getter]
+    fn nbytes(&self) -> PyResult<usize> {
+        Ok(self.memory.get()?.len())
+    }
+
+    /// Whether it can be read only.
+    #[getter]
+    fn read_only(&self) -> PyResult<bool> {
+        Ok(self.memory.get()?.access() == crosshandle::Access::ReadOnly)
+    }
+
+    /// Whether the other host cannot access it, as it cannot a GPU's: it is copied there once more.
+    #[getter]
+    fn staged(&self) -> PyResult<bool> {
+        Ok(self.memory.get()?.is_staged())
+    }
+
+    /// Copies bytes here: `nbytes` (default: all that follow) from byte `offset` on.
+    #[pyo3(signature = (nbytes = None, *, offset = 0))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        nbytes: Option<usize>,
+        offset: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let memory = self.memory.get()?;
+        let rest = memory.len().saturating_sub(offset);
+        let nbytes = nbytes.unwrap_or(rest);
+        if nbytes > rest {
+            return Err(PyValueError::new_err(format!(
+                "{nbytes} bytes from byte {offset} on are not inside of the {} bytes of this memory",
+                memory.len()
+            )));
+        }
+        let mut bytes = vec![0; nbytes];
+        detached(py, || memory.read(offset, &mut bytes))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Fills an array or another writable buffer with bytes from byte `offset` on.
+    #[pyo3(signature = (into, *, offset = 0))]
+    fn read_into(&self, py: Python<'_>, into: &Bound<'_, PyAny>, offset: usize) -> PyResult<()> {
+        let view = bytes_of(into)?;
+        let bytes = self.read(py, Some(view.len()?), offset)?;
+        view.set_item(PySlice::full(py), bytes)
+    }
+
+    /// Copies bytes there, from byte `offset` on: bytes, an array or another contiguous buffer. Returns when they
+    /// are there.
+    #[pyo3(signature = (data, *, offset = 0))]
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: usize) -> PyResult<()> {
+        let (memory, data) = (self.memory.get()?, copy_of(data)?);
+        Ok(detached(py, || memory.write(offset, &data))?)
+    }
+
+    /// Copies bytes there as `write` does, then signals an event of the same link, and returns the signal's number.
+    /// Whoever sees the signal sees the bytes.
+    #[pyo3(signature = (data, event, *, offset = 0))]
+    fn write_and_signal(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        event: &RemoteEvent,
+        offset: usize,
+    ) -> PyResult<u64> {
+        let (memory, data, event) = (self.memory.get()?, copy_of(data)?, event.0.get()?);
+        Ok(detached(py, || {
+            memory.write_and_signal(offset, &data, &event)?.wait()
+        })?)
+    }
+
+    /// Copies memory of this host there, maybe a GPU's, and returns when that is done.
+    #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None))]
+    fn copy_from(
+        &self,
+        py: Python<'_>,
+        source: &Memory,
+        offset: usize,
+        source_offset: usize,
+        nbytes: Option<usize>,
+    ) -> PyResult<()> {
+        self.copy(py, source, false, offset, source_offset, nbytes)
+    }
+
+    /// Copies to memory of this host, maybe a GPU's, and returns when that is done.
+    #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None))]
+    fn copy_to(
+        &self,
+        py: Python<'_>,
+        destination: &Memory,
+        offset: usize,
+        destination_offset: usize,
+        nbytes: Option<usize>,
+    ) -> PyResult<()> {
+        self.copy(py, destination, true, offset, destination_offset, nbytes)
+    }
+
+    /// Closes it. What is under way goes on.
+    fn close(&self, py: Python<'_>) {
+        let memory = self.memory.take();
+        py.detach(|| drop(memory));
+    }
+}
+
+impl RemoteMemory {
+    fn copy(
+        &self,
+        py: Python<'_>,
+        local: &Memory,
+        is_read: bool,
+        offset: usize,
+        local_offset: usize,
+        nbytes: Option<usize>,
+    ) -> PyResult<()> {
+        let (memory, local) = (self.memory.get()?, local.shared()?);
+        let rest = memory.len().saturating_sub(offset);
+        let nbytes = nbytes.unwrap_or(rest);
+        let end = |start: usize| start.saturating_add(nbytes);
+        Ok(detached(py, || {
+            let own = local.memory.range(local_offset..end(local_offset))?;
+            let there = memory.range(offset..end(offset))?;
+            let queue = self.context.create_queue()?;
+            queue.submit(match is_read {
+                true => there.copy_to(own)?,
+                false => there.copy_from(own)?,
+            })?;
+            Ok(queue.finish()?)
+        })?)
+    }
+}
+
+/// Returns a buffer's bytes, as a view.
+fn bytes_of<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
+    let view = PyMemoryView::from(buffer)?;
+    Ok(view.call_method1("cast", ("B",))?.cast_into()?)
+}
+
+/// Returns what is to be sent. Bytes are not copied, since nobody changes them.
+fn copy_of(data: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
+    match data.cast::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.clone().into()),
+        Err(_) => {
+            let copy = bytes_of(data)?.call_method0("tobytes")?;
+            Ok(copy.cast_into::<PyBytes>()?.into())
+        }
+    }
+}
+
+/// An event of the other host. Its `mirror` is waited for as any event is.
+#[pyclass(frozen, module = "crosshandle.link")]
+pub(crate) struct RemoteEvent(Closable<crosshandle_link::RemoteEvent>);
+
+#[pymethods]
+impl RemoteEvent {
+    /// The event of this host that goes on as the other host's does, with the same numbers: to be waited for
+    /// in every way, and not to be signalled.
+    #[getter]
+    fn mirror(&self) -> PyResult<Event> {
+        Ok(Event::new(self.0.get()?.mirror().clone(), None))
+    }
+
+    /// Signals the other host's event, and returns the signal's number after a round trip.
+    fn signal(&self, py: Python<'_>) -> PyResult<u64> {
+        let event = self.0.get()?;
+        Ok(detached(py, || event.signal())?)
+    }
+
+    /// Closes it: waits for the mirror that are not over fail.
+    fn close(&self, py: Python<'_>) {
+        let event = self.0.take();
+        py.detach(|| drop(event));
+    }
+}
