@@ -4,6 +4,7 @@
 #
 #   examples/holder/run.sh                  builds the command, and runs on the host in some seconds
 #   CROSSHANDLE=/path/to/crosshandle DEVICE=cuda:0 MIB=16384 examples/holder/run.sh
+#   PYTHON=/path/to/python examples/holder/run.sh     with a third reader, for which the interpreter needs this package
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -54,6 +55,15 @@ first=$!
 exec 3>"$place/one" 4>"$place/two"
 second=$!
 
+third=
+if "${PYTHON:-python3}" -c 'import crosshandle.store' 2>/dev/null; then
+    say "a third one, in Python"
+    mkfifo "$place/three"
+    "${PYTHON:-python3}" "$here/reader.py" model <"$place/three" &
+    third=$!
+    exec 5>"$place/three"
+fi
+
 say "the holder is killed"
 victim=$(holder_pid)
 begin=$(now_ms)
@@ -77,6 +87,12 @@ say "the other reader has noticed nothing"
 echo >&4
 exec 3>&- 4>&-
 wait "$second"
+if [ -n "$third" ]; then
+    say "nor has the one in Python"
+    echo >&5
+    exec 5>&-
+    wait "$third"
+fi
 
 say "the name is let go of"
 "$CROSSHANDLE" rm model

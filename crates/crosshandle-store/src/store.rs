@@ -91,6 +91,15 @@ impl Store {
         Loaded::new(self, device, &Source::of_bytes(tensors)?, options)
     }
 
+    /// Lets go of the contexts that this store and its clones keep for later calls, for instance before a process
+    /// ends. What is open keeps its own.
+    pub fn forget_contexts(&self) {
+        let contexts =
+            std::mem::take(&mut *self.contexts.lock().unwrap_or_else(PoisonError::into_inner));
+        // Without the lock: the last one waits for threads that close something.
+        drop(contexts);
+    }
+
     /// Opens a model: one mapping, in which all its tensors are. Waits for the end of an update that is under way.
     ///
     /// # Errors

@@ -85,7 +85,8 @@ impl Updater {
     }
 
     /// Begins an update, after waiting for the end of another process's for at most `timeout`. From now on readers
-    /// wait. [`Update::finish`] ends it; if it is dropped before, or this process dies, the model is torn.
+    /// wait. [`Update::finish`] ends it; if it is dropped after it has written something, or this process dies, the model is
+    /// torn.
     ///
     /// # Errors
     /// A timeout; limits of the system.
@@ -124,7 +125,8 @@ impl Updater {
     }
 }
 
-/// An update of a model under way. Dropped without [`finish`](Self::finish), it leaves the model torn.
+/// An update of a model under way. Dropped without [`finish`](Self::finish), it leaves the model torn, unless it has
+/// written nothing.
 #[derive(Debug)]
 pub struct Update<'a> {
     updater: &'a mut Updater,
@@ -346,8 +348,13 @@ impl Update<'_> {
 
 impl Drop for Update<'_> {
     fn drop(&mut self) {
+        let phase = match self.written.is_empty() && !self.must_be_full() {
+            // Refused before it began to write, for instance.
+            true => Phase::Stable,
+            false => Phase::Torn,
+        };
         // If it cannot be told, the others find out when this process ends.
-        let _ = self.leave(Phase::Torn);
+        let _ = self.leave(phase);
     }
 }
 

@@ -418,6 +418,11 @@ fn what_does_not_fit_is_not_written() {
     assert!(matches!(beyond, Err(Error::Invalid(_))), "{beyond:?}");
     let huge = update.write_part("small", u64::MAX, &bytes);
     assert!(matches!(huge, Err(Error::Invalid(_))), "{huge:?}");
+    // Nothing was written, so nothing is torn.
+    drop(update);
+    model.stable(DEADLINE).expect("as it was");
+    model.verify(&LoadOptions::new()).expect("as it was");
+    let mut update = updater.begin(DEADLINE).expect("nobody writes");
     // A copy on the device, and a part.
     let options = ContextOptions::new().socket_dir(directory.path());
     let device = Device::find("host").expect("there is always a host");

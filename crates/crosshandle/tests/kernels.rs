@@ -265,6 +265,59 @@ fn nothing_is_loaded_without_kernels() {
     );
 }
 
+/// The runtime has threads and locks, of which a forked child has none.
+#[test]
+fn a_forked_child_leaves_the_runtime_alone() {
+    let Some(context) = context() else { return };
+    let program = context.load_program(module()).unwrap();
+    let fill = program.kernel("fill").unwrap();
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(4096).unwrap();
+    let shape = LaunchShape::new([8, 1, 1], [128, 1, 1]);
+    let arguments = |value: u32| {
+        KernelArguments::new()
+            .memory(&memory.all())
+            .value(value)
+            .value(1024_u32)
+    };
+    // SAFETY: it stays in the memory.
+    let launch = |value| unsafe { Command::launch(&fill, shape, arguments(value)) };
+    queue.submit(launch(1).unwrap()).unwrap();
+    queue.finish_timeout(TIMEOUT).unwrap();
+    let objects = (program.clone(), fill.clone(), launch(2).unwrap());
+
+    // SAFETY: the child runs only code of this crate that is made for it, and `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_refused = launch(3).is_err()
+            && program.kernel("fill").is_err()
+            && program.variable("factor").is_err()
+            && program.binary().is_err()
+            && program.kernel_names().is_none()
+            && fill.suggested_block(0).is_err()
+            && context.load_program(module()).is_err();
+        drop((objects, queue, memory, fill, program, context));
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe { libc::_exit(if is_refused { 0 } else { 1 }) };
+    }
+    drop(objects);
+    let end = std::time::Instant::now() + TIMEOUT;
+    let mut status = 0;
+    // SAFETY: our own child, and `status` is writable for the call.
+    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+        if std::time::Instant::now() > end {
+            // SAFETY: our own child, not waited for yet.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            panic!("the forked child hangs");
+        }
+        std::thread::yield_now();
+    }
+    assert_eq!(status, 0, "the child's exit status");
+    queue.submit(launch(4).unwrap()).unwrap();
+    queue.finish_timeout(TIMEOUT).unwrap();
+    assert_eq!(memory.typed::<u32>().unwrap().get(1023), Some(4));
+}
+
 /// Prints what launches cost; `--ignored` runs it.
 #[test]
 #[ignore = "prints figures"]

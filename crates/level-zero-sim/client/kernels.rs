@@ -323,6 +323,9 @@ pub(crate) fn refusals(session: &Session) {
     assert_eq!(set(session, fill, 3, &0_u32), index);
     assert_eq!(set(session, fill, 1, &0_u64), size);
     assert_eq!(set(session, fill, 0, &0_u32), size);
+    let (most, zeros) = (usize::MAX, ptr::null());
+    let answer = ze!(session.zeKernelSetArgumentValue(fill, 1, most, zeros));
+    assert_eq!(answer, size);
     // Memory that is none of the driver's.
     let own = 0_u32;
     assert_eq!(

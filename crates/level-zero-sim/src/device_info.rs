@@ -18,6 +18,8 @@ pub(crate) const MAX_PATTERN: usize = 128;
 pub(crate) const GROUP_SIZE: u32 = 1024;
 /// The memory of a group, in bytes. The runtime for kernels has more.
 pub(crate) const LOCAL_MEMORY: u32 = 128 << 10;
+/// Bytes of all arguments of a kernel. The runtime for kernels has more.
+pub(crate) const ARGUMENT_BYTES: u32 = 2048;
 /// The groups of queues: for everything, for copies.
 pub(crate) const QUEUE_GROUPS: [ze_command_queue_group_property_flags_t; 2] = [
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE
@@ -126,7 +128,7 @@ entry! {
         value.fp16flags = 0;
         value.fp32flags = of_modules(usual);
         value.fp64flags = of_modules(usual);
-        value.maxArgumentsSize = of_modules(2048);
+        value.maxArgumentsSize = of_modules(ARGUMENT_BYTES);
         value.printfBufferSize = 0;
         value.nativeKernelSupported.id = [0; 16];
         write(properties, value)

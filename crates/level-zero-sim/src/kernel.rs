@@ -14,7 +14,7 @@ use crate::call::{
     describe, entry, present, read, read_all, write,
 };
 use crate::context::Context;
-use crate::device_info::{GROUP_SIZE, LOCAL_MEMORY};
+use crate::device_info::{ARGUMENT_BYTES, GROUP_SIZE, LOCAL_MEMORY};
 use crate::handles::{self, Object};
 use crate::ledger::Resource;
 use crate::list::List;
@@ -86,6 +86,7 @@ impl Kernel {
     fn read(&self, parameter: Parameter, size: usize, value: *const c_void) -> Result<Given> {
         let is_null = value.is_null();
         match parameter {
+            Parameter::Value if size > ARGUMENT_BYTES as usize => Err(INVALID_KERNEL_ARGUMENT_SIZE),
             Parameter::Local if size == 0 => Err(INVALID_KERNEL_ARGUMENT_SIZE),
             Parameter::Local if !is_null => Err(INVALID_ARGUMENT),
             Parameter::Local => Ok(Given::Local(size)),

@@ -3,9 +3,9 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, link, deaths, clients, interop, programs, python, checker, bench, bench-python.
+# PARTS: only these of driver, suite, link, deaths, clients, interop, programs, python, store, checker, bench, bench-python.
 # JOBS: cases at a time (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
-# DEATHS: options of 'conformance gpu-deaths'. OUT: where whole outputs go.
+# DEATHS: options of 'conformance gpu-deaths'. STORE: options of the store's figures. OUT: where whole outputs go.
 # Exit code 1 if anything failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +16,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python store checker bench bench-python"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -207,6 +207,20 @@ if wants python; then
         python_tests
     else
         row "python: no interpreter, or no pytest" 0 1 0 0
+    fi
+fi
+# Models that a holder keeps: tests with torch, and figures beside raw copies and safetensors.
+if wants store; then
+    if python_module && python3 -c 'import pytest, torch'; then
+        for tests in store store_gpu; do
+            run "$(echo "$tests" | tr _ ' ')" env "PYTHONPATH=$site" PYTHONDONTWRITEBYTECODE=1 \
+                python3 -m pytest -q -p no:cacheprovider "$here/python/tests/test_$tests.py"
+        done
+        # shellcheck disable=SC2086
+        run "store figures" env "PYTHONPATH=$site" python3 -B "$here/python/bench/store.py" ${STORE-}
+        cat "$out/store-figures.log"
+    else
+        row "store: no pytest, or no torch" 0 1 0 0
     fi
 fi
 # The driver's own checker, over the same cases. What a call refuses is no error of ours.

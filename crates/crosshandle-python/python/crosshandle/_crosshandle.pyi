@@ -578,6 +578,8 @@ class StoreClient:
         """Copies tensors of the host's, and hands them over."""
     def updater(self, name: str) -> StoreUpdater:
         """Opens a model to write its tensors in place."""
+    def forget_contexts(self) -> None:
+        """Lets go of the contexts that it keeps for later calls."""
     def ls(self) -> list[dict[str, Any]]:
         """Returns what the holder has."""
     def rm(self, name: str) -> None:

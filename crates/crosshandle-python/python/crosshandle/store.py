@@ -14,8 +14,11 @@ of torch, which knows no read-only memory, ends by the fault; on a GPU that is a
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Union
@@ -74,6 +77,16 @@ _DTYPES = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
 _NAMES = {name: dtype for dtype, name in _DTYPES.items()}
+
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Lets contexts end while the drivers are there."""
+    for one in list(_stores):
+        one._store.forget_contexts()
 
 
 class Published(NamedTuple):
@@ -376,6 +389,7 @@ class Store:
 
     def __init__(self, socket_dir: str | os.PathLike[str] | None = None, *, token: str | None = None):
         self._store = _rust.StoreClient(None if socket_dir is None else os.fspath(socket_dir), token)
+        _stores.add(self)
 
     def open(
         self,
@@ -485,8 +499,6 @@ def _files(files: Files) -> list[str]:
 
 def _synchronize(device: str) -> None:
     """Waits for what torch and CuPy have submitted, if they are there."""
-    import sys
-
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize(device)

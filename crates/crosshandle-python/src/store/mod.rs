@@ -140,6 +140,11 @@ impl StoreClient {
         Ok(StoreUpdater::new(updater))
     }
 
+    /// Lets go of the contexts that it keeps for later calls.
+    fn forget_contexts(&self, py: Python<'_>) {
+        py.detach(|| self.0.forget_contexts());
+    }
+
     /// Returns what the holder has, a dict for each name.
     fn ls<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>> {
         let names = py.detach(|| self.0.holder().list())?;

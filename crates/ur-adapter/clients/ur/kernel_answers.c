@@ -198,6 +198,50 @@ static void ask(struct runtime *ur, struct kernels *kernels) {
   UR(urProgramRelease(program));
 }
 
+/* What a program is compiled with counts when it is linked, where the driver takes text. */
+static void link_with_options(struct runtime *ur) {
+  const char *text = "kernel void put(global uint *to, uint value, uint count) {"
+                     "  if (get_global_id(0) < count) to[get_global_id(0)] = value + MORE; }";
+  ur_program_handle_t program = create_program(ur, (const unsigned char *)text, strlen(text), NULL);
+  ur_program_handle_t linked = NULL;
+  UR(urProgramCompile(ur->context, program, "-DMORE=5"));
+  UR(urProgramLink(ur->context, 1, &program, NULL, &linked));
+  ur_kernel_handle_t put = create_kernel(linked, "put");
+  void *memory = allocate(ur, 4096);
+  UR(launch(ur, put, memory, 1, 1024, NULL, 0, NULL, NULL));
+  EXPECT(holds(ur, memory, 1024, 6));
+  UR(urUSMFree(ur->context, memory));
+  UR(urKernelRelease(put));
+  UR(urProgramRelease(linked));
+  UR(urProgramRelease(program));
+}
+
+/* Constants that change after a build count with the next one, and leave earlier kernels alone. */
+static void change_constants(struct runtime *ur) {
+  size_t size = 0;
+  const unsigned char *bytes = image(&size);
+  ur_program_handle_t program = NULL;
+  UR(urProgramCreateWithIL(ur->context, bytes, size, NULL, &program));
+  UR(urProgramBuild(ur->context, program, NULL));
+  ur_kernel_handle_t before = create_kernel(program, "scale");
+  uint32_t ten = 10;
+  ur_specialization_constant_info_t constant = {0, sizeof ten, &ten};
+  UR(urProgramSetSpecializationConstants(program, 1, &constant));
+  UR(urProgramBuild(ur->context, program, NULL));
+  ur_kernel_handle_t after = create_kernel(program, "scale"), fill = create_kernel(program, "fill");
+  void *memory = allocate(ur, 4096);
+  UR(launch(ur, fill, memory, 2, 1024, NULL, 0, NULL, NULL));
+  UR(launch(ur, before, memory, 1, 1024, NULL, 0, NULL, NULL));
+  EXPECT(holds(ur, memory, 1024, 3 * 2 + 1));
+  UR(launch(ur, after, memory, 1, 1024, NULL, 0, NULL, NULL));
+  EXPECT(holds(ur, memory, 1024, 30 * 7 + 1));
+  UR(urUSMFree(ur->context, memory));
+  UR(urKernelRelease(before));
+  UR(urKernelRelease(after));
+  UR(urKernelRelease(fill));
+  UR(urProgramRelease(program));
+}
+
 enum { BUILDERS = 4 };
 
 /* A program, and threads that build it at the same time. */
@@ -244,6 +288,10 @@ int main(void) {
   refuse(&ur, &kernels);
   leave_out(&ur, &kernels);
   build_at_once(&ur);
+  if (is_host(&ur))
+    link_with_options(&ur);
+  if (takes_spirv(&ur))
+    change_constants(&ur);
   unload(&kernels);
   stop_runtime(&ur);
   return 0;

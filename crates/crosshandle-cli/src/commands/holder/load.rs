@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// How many threads read [default: the processors, at most 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// Read past the page cache, for storage that is faster than that
+    #[arg(long)]
+    direct: bool,
     /// The name's token, to replace what needs one
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
@@ -108,7 +111,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
             args.name
         )));
     }
-    let mut options = with_progress("loading");
+    let mut options = with_progress("loading").direct(args.direct);
     if let Some(threads) = args.threads {
         options = options.threads(threads.into());
     }

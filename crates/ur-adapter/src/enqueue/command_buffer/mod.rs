@@ -81,7 +81,12 @@ impl Destination for CommandBuffer {
     }
 
     fn note(&self, buffer: BufferUse<'_>) {
-        self.state.lock().recording.note(&buffer);
+        let state = &mut *self.state.lock();
+        match &mut state.run {
+            // An update brings it along.
+            Some(run) => run.note(&buffer),
+            None => state.recording.note(&buffer),
+        }
     }
 }
 

@@ -25,9 +25,7 @@ impl Recording {
 
     /// Notes that a command uses a buffer that wants to know of its queues.
     pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
-        if !self.uses.iter().any(|known| known.is_of(buffer)) {
-            self.uses.push(Arc::new(buffer.recorded()));
-        }
+        note(&mut self.uses, buffer);
     }
 
     /// Records a command.
@@ -45,6 +43,12 @@ impl Recording {
     }
 }
 
+fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
+    if !uses.iter().any(|known| known.is_of(buffer)) {
+        uses.push(Arc::new(buffer.recorded()));
+    }
+}
+
 /// A recording that runs.
 pub(crate) struct Run {
     executable: ExecutableGraph,
@@ -54,6 +58,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Notes that an update uses a buffer that wants to know of its queues.
+    pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
+        note(&mut self.uses, buffer);
+    }
+
     pub(crate) fn executable(&self) -> &ExecutableGraph {
         &self.executable
     }

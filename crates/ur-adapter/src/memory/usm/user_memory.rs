@@ -12,6 +12,9 @@ use unified_runtime_sys::{
     ur_exp_usm_host_alloc_register_properties_t, ur_result_t,
 };
 
+/// Bytes of the smallest pages that a machine has.
+const SMALLEST_PAGE: usize = 4096;
+
 /// Refuses contexts with devices that would have to be told of the memory.
 fn check_devices(context: &Context) -> Result<()> {
     let reaches_all = context
@@ -42,20 +45,19 @@ entry_points! {
         if flags & UR_EXP_USM_HOST_ALLOC_REGISTER_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
-        if !can_be(memory, size) {
-            return Err(Failure::new(
-                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "no memory of the user's has this size",
-            ));
-        }
-        check_devices(context)?;
-        let page = context.first().0.inner().info().granularity;
-        if !memory.addr().is_multiple_of(page) || !size.is_multiple_of(page) {
-            return Err(Failure::new(
+        let check_pages = |page: usize| {
+            if (memory.addr() | size).is_multiple_of(page) && can_be(memory, size) {
+                return Ok(());
+            }
+            Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
                 format!("registered memory consists of whole pages of {page} bytes"),
-            ));
-        }
+            ))
+        };
+        // What is wrong for every device is said first.
+        check_pages(SMALLEST_PAGE)?;
+        check_devices(context)?;
+        check_pages(context.first().0.inner().info().granularity)?;
         let access = if flags & UR_EXP_USM_HOST_ALLOC_REGISTER_FLAG_READ_ONLY != 0 {
             Access::ReadOnly
         } else {

@@ -32,16 +32,6 @@ enum Part {
     Launch,
 }
 
-impl Part {
-    fn kind(&self) -> u8 {
-        match self {
-            Self::Copy(_) => 0,
-            Self::Fill(..) => 1,
-            Self::Launch => 2,
-        }
-    }
-}
-
 /// The parts of a node, and what they use besides the node's operands.
 struct Prepared {
     parts: SmallVec<[Part; 1]>,
@@ -228,8 +218,15 @@ impl DriverGraph for CudaGraph {
         let Ok(old) = prepared(present) else {
             return false;
         };
-        let kinds = |parts: &[Part]| parts.iter().map(Part::kind).collect::<SmallVec<[u8; 8]>>();
-        if kinds(&old.parts) != kinds(&new.parts) {
+        let mut pairs = old.parts.iter().zip(&new.parts);
+        // The driver takes no other copy of rows, nor one between other kinds of memory.
+        let is_alike = |(old, new): (&Part, &Part)| {
+            matches!(
+                (old, new),
+                (Part::Fill(..), Part::Fill(..)) | (Part::Launch, Part::Launch)
+            )
+        };
+        if old.parts.len() != new.parts.len() || !pairs.all(is_alike) {
             return false;
         }
         match (present.work.work(), node.work.work()) {
@@ -239,8 +236,6 @@ impl DriverGraph for CudaGraph {
                     && old.shape.is_cooperative == new.shape.is_cooperative
                     && old.shape.cluster == new.shape.cluster
             }
-            // Nor does it take copies between other kinds of memory.
-            (Work::Copy { .. } | Work::CopyRect(_), _) => false,
             _ => true,
         }
     }
@@ -257,7 +252,9 @@ impl State {
             if Arc::ptr_eq(node, present) && !is_unknown {
                 continue;
             }
-            for (part, index) in prepared(node)?.parts.iter().zip(place.clone()) {
+            let parts = prepared(node)?.parts.iter().zip(place.clone());
+            // Copies stay what they were: see `accepts`.
+            for (part, index) in parts.filter(|(part, _)| !matches!(part, Part::Copy(_))) {
                 // SAFETY: each run keeps its nodes until it is done, and a launch begins with the nodes of
                 // its run; the maker of a launch of a kernel has promised the rest.
                 with_step(gpu, node, part, |step| unsafe { graph.update(index, step) })?;
