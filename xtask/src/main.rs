@@ -8,6 +8,7 @@
 //! | `fuzz` | runs one fuzz target, on the stable toolchain |
 //! | `soak` | kills and stops processes at random moments, beside attackers, for some minutes |
 //! | `planted` | puts mended bugs back, one at a time, and prints what finds each |
+//! | `dpnp-tests` | runs a sample of the tests that dpnp brings along, over the host's Unified Runtime adapter |
 //! | `bindings` | generates the declarations of C interfaces from the stock headers |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
@@ -16,6 +17,7 @@ mod bench;
 mod bindings;
 mod clients;
 mod debian;
+mod dpnp;
 mod fuzz;
 mod gpu;
 mod layers;
@@ -101,6 +103,15 @@ enum Task {
         #[arg(default_value = "")]
         filter: String,
     },
+    /// Run a sample of the tests that dpnp brings along, over the host's Unified Runtime adapter.
+    DpnpTests {
+        /// Run each so-and-so-many-th test; 1 runs all.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        every: u32,
+        /// Run them over the stock OpenCL adapter instead, to compare with.
+        #[arg(long)]
+        stock: bool,
+    },
     /// Generate the declarations in `crates/*-sys` again.
     Bindings {
         /// Change nothing, and compare the committed files with what would be generated.
@@ -136,6 +147,7 @@ fn main() -> ExitCode {
         },
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Planted { filter } => soak::planted(&workspace, &filter),
+        Task::DpnpTests { every, stock } => dpnp::run(&workspace, every, stock),
         Task::Bindings { check } => bindings::run(&workspace, check),
         Task::Wheel { test: false } => wheel::build(&workspace),
         Task::Wheel { test: true } => wheel::test(&workspace),

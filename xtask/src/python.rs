@@ -1,6 +1,6 @@
 //! The Python environments: one with the stock Unified Runtime (headers, loader, SYCL runtime, dpctl, an
-//! OpenCL runtime, and the libclang that bindgen needs) at the versions of `requirements.txt`, and one that builds and tests the
-//! wheel, at those of `requirements-wheel.txt`.
+//! OpenCL runtime, and the libclang that bindgen needs) at the versions of `requirements.txt`, one with dpnp as well
+//! (`requirements-dpnp.txt`), and one that builds and tests the wheel, at those of `requirements-wheel.txt`.
 //!
 //! Each is created once, in the target directory, and found again by its name: a hash of the
 //! requirements and of the interpreter. The packages take about a gigabyte and half of one.
@@ -61,6 +61,12 @@ const FOREIGN: [&str; 6] = [
 /// The packages that build the wheel and test it.
 const WHEEL_REQUIREMENTS: &str = include_str!("../requirements-wheel.txt");
 
+/// The packages that run dpnp's tests: those of [`REQUIREMENTS`], and more.
+const DPNP_REQUIREMENTS: &str = concat!(
+    include_str!("../requirements.txt"),
+    include_str!("../requirements-dpnp.txt")
+);
+
 /// A complete environment.
 pub(crate) struct Environment {
     directory: PathBuf,
@@ -83,6 +89,12 @@ impl Environment {
     /// Returns the environment that builds the wheel and tests it, as [`ensure`](Self::ensure) does.
     pub(crate) fn for_wheel(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, WHEEL_REQUIREMENTS)
+    }
+
+    /// Returns the environment that runs dpnp's tests, as [`ensure`](Self::ensure) does. It takes some 900 MB
+    /// more.
+    pub(crate) fn for_dpnp(workspace: &Workspace) -> Result<Self> {
+        Self::with(workspace, DPNP_REQUIREMENTS)
     }
 
     fn with(workspace: &Workspace, requirements: &'static str) -> Result<Self> {
@@ -275,7 +287,7 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned() {
-        for requirements in [REQUIREMENTS, WHEEL_REQUIREMENTS] {
+        for requirements in [DPNP_REQUIREMENTS, WHEEL_REQUIREMENTS] {
             let joined = requirements.replace("\\\n", "");
             let packages = joined.lines().filter(|line| !line.starts_with('#'));
             let is_loose = |line: &&str| !line.contains("==") || !line.contains("--hash=sha256:");

@@ -41,6 +41,7 @@ macro_rules! for_each_case {
                 opens_close_independently
                 rounds_of_get_open_close
                 opens_in_its_own_process
+                many_open_at_once
                 all_sizes_up_to_a_gibibyte
                 without_pooling_allocations_are_apart
                 bad_arguments_are_refused

@@ -7,16 +7,16 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::handle::EventHandle;
 use crate::interrupt::detached;
-use crate::memory::Memory;
+use crate::memory::{Memory, SharedMemory};
 use crosshandle::MemoryHandle;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
-use crosshandle::handle::{BackendKind, DeviceUuid};
+use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
@@ -89,19 +89,9 @@ pub(crate) fn unpack<'py>(
         }
     };
     let arrays = PyList::empty(py);
-    let mut opened = HashMap::new();
+    let opened = open_all(py, &bundle.arrays, writable, context_of)?;
     for array in bundle.arrays {
-        let writable = writable && !array.read_only;
-        let key = (*array.handle.as_bytes(), writable);
-        let memory = match opened.get(&key) {
-            Some(memory) => Arc::clone(memory),
-            None => {
-                let context = context_of(&array.handle)?;
-                let context = &context.get().0;
-                let memory = Memory::open(py, context, array.handle, writable)?.shared()?;
-                opened.entry(key).or_insert(memory).clone()
-            }
-        };
+        let memory = Arc::clone(&opened[&key_of(&array, writable)]);
         let array = Array::new(memory, layout_of(array.layout)?)?;
         arrays.append(match &ready {
             Some((event, value)) => array.after(event.clone_ref(py), *value),
@@ -109,6 +99,61 @@ pub(crate) fn unpack<'py>(
         })?;
     }
     Ok((bundle.structure, arrays))
+}
+
+/// What memory a bundle's array lies in, and whether it is opened for writing.
+type Key = ([u8; HANDLE_SIZE], bool);
+
+fn key_of(array: &BundledArray, writable: bool) -> Key {
+    (*array.handle.as_bytes(), writable && !array.read_only)
+}
+
+/// Opens the memory of a bundle's arrays, that of each context at once.
+fn open_all<'py>(
+    py: Python<'py>,
+    arrays: &[BundledArray],
+    writable: bool,
+    context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
+) -> PyResult<HashMap<Key, Arc<SharedMemory>>> {
+    /// Handles that are opened at once.
+    struct Group<'py> {
+        context: Bound<'py, Context>,
+        writable: bool,
+        handles: Vec<MemoryHandle>,
+    }
+    let mut known = HashSet::new();
+    let mut groups: Vec<Group<'py>> = Vec::new();
+    for array in arrays {
+        let key = key_of(array, writable);
+        if !known.insert(key) {
+            continue;
+        }
+        let (handle, (_, writable)) = (array.handle, key);
+        let context = context_of(&handle)?;
+        let is_its =
+            |group: &&mut Group<'_>| group.context.is(&context) && group.writable == writable;
+        match groups.iter_mut().find(is_its) {
+            Some(group) => group.handles.push(handle),
+            None => groups.push(Group {
+                context,
+                writable,
+                handles: vec![handle],
+            }),
+        }
+    }
+    let mut opened = HashMap::with_capacity(known.len());
+    for Group {
+        context,
+        writable,
+        handles,
+    } in groups
+    {
+        let memories = Memory::open_all(py, &context.get().0, &handles, writable)?;
+        for (handle, memory) in handles.iter().zip(memories) {
+            opened.insert((*handle.as_bytes(), writable), memory);
+        }
+    }
+    Ok(opened)
 }
 
 /// Returns this process's default context on the host.

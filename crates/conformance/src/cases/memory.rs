@@ -3,9 +3,10 @@
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
 use crate::procfs;
-use crate::suite::PASSED;
+use crate::suite::{Outcome, PASSED};
 use crate::{Transfer, pattern};
-use crosshandle::{Access, AllocationOptions, Error, MemoryKind};
+use crosshandle::{Access, AllocationOptions, Error, Memory, MemoryHandle, MemoryKind};
+use std::time::Instant;
 
 pub(super) const KINDS: [(MemoryKind, &str); 3] = [
     (MemoryKind::Device, "device"),
@@ -311,4 +312,88 @@ pub(crate) fn bad_arguments_are_refused(harness: &Harness) -> Verdict {
     drop(memory);
     invalid(context.memory_handle(start).map(drop), "freed memory")?;
     PASSED
+}
+
+/// Many handles open at once as they do one by one, from whichever exporters; one that cannot be opened is told.
+pub(crate) fn many_open_at_once(harness: &Harness) -> Verdict {
+    const MEMORIES: usize = 40;
+    const LEN: usize = 10_000;
+    let exporters = [harness.peer()?, harness.peer()?];
+    let mut handles: Vec<MemoryHandle> = Vec::new();
+    for peer in &exporters {
+        peer.ask("context apart pooling=no")?;
+    }
+    for number in 0..MEMORIES {
+        let peer = &exporters[number % 3 / 2];
+        peer.ask(format!("allocate m{number} {LEN} context=apart"))?;
+        peer.ask(format!("write m{number} 0 {number} {LEN}"))?;
+        handles.push(
+            peer.ask(format!("memory-handle m{number}"))?
+                .remove(0)
+                .parse()?,
+        );
+    }
+    let own = harness.context()?;
+    let transfer = Transfer::new(&own)?;
+    let memory = own.allocate(LEN)?;
+    transfer.write(&memory, 0, &pattern(MEMORIES as u64, LEN))?;
+    handles.push(memory.handle()?);
+    // The same one twice is opened twice.
+    handles.push(handles[0]);
+    let check = |memories: &[Memory]| -> Result<(), Failure> {
+        assert_eq!(memories.len(), handles.len());
+        for (number, memory) in memories.iter().enumerate() {
+            transfer.check(memory, 0, (number % (MEMORIES + 1)) as u64, LEN)?;
+        }
+        Ok(())
+    };
+    let began = Instant::now();
+    let memories = own.open_memories(&handles, Access::ReadWrite)?;
+    let at_once = began.elapsed();
+    check(&memories)?;
+    // All are open already.
+    let again = own.open_memories(&handles, Access::ReadWrite)?;
+    drop(memories);
+    check(&again)?;
+    let read_only = own.open_memories(&handles, Access::ReadOnly)?;
+    assert!(
+        read_only
+            .iter()
+            .all(|memory| memory.access() == Access::ReadOnly)
+    );
+    check(&read_only)?;
+    drop((again, read_only));
+    assert!(own.open_memories(&[], Access::ReadWrite)?.is_empty());
+    // Beside another thread that opens them one by one.
+    let other = harness.context()?;
+    let began = Instant::now();
+    let one_by_one: Result<Vec<_>, _> = handles
+        .iter()
+        .map(|handle| other.open_memory(handle))
+        .collect();
+    let alone = began.elapsed();
+    check(&one_by_one?)?;
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| own.open_memories(&handles, Access::ReadWrite));
+        for handle in handles.iter().rev() {
+            own.open_memory(handle)?;
+        }
+        let memories = opening.join().map_err(|_| Failure::new("it panicked"))??;
+        check(&memories)
+    })?;
+    exporters[0].ask("close m21")?;
+    let stale = own.open_memories(&handles, Access::ReadWrite);
+    assert!(matches!(stale, Err(Error::Stale)), "{stale:?}");
+    let rest: Vec<_> = [&handles[..21], &handles[22..]].concat();
+    assert_eq!(
+        own.open_memories(&rest, Access::ReadWrite)?.len(),
+        handles.len() - 1
+    );
+    exporters[1].kill();
+    let gone = own.open_memories(&rest, Access::ReadWrite);
+    assert!(gone.is_err_and(|error| error.is_peer_dead()));
+    Ok(Outcome::Passed(format!(
+        "{} at once in {at_once:?}, one by one in {alone:?}",
+        handles.len()
+    )))
 }

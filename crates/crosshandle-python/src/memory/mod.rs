@@ -201,6 +201,24 @@ impl Memory {
         Ok(Self::new(memory, Some(handle), context.clone()))
     }
 
+    /// Opens several, in their order.
+    pub(crate) fn open_all(
+        py: Python<'_>,
+        context: &crosshandle::Context,
+        handles: &[crosshandle::MemoryHandle],
+        writable: bool,
+    ) -> Result<Vec<Arc<SharedMemory>>> {
+        let access = match writable {
+            true => crosshandle::Access::ReadWrite,
+            false => crosshandle::Access::ReadOnly,
+        };
+        let memories = detached(py, || context.open_memories(handles, access))?;
+        let known = |(memory, handle): (_, &crosshandle::MemoryHandle)| {
+            SharedMemory::known(Arc::new(memory), Some(*handle), context.clone(), false)
+        };
+        Ok(memories.into_iter().zip(handles).map(known).collect())
+    }
+
     fn new(
         memory: crosshandle::Memory,
         handle: Option<crosshandle::MemoryHandle>,

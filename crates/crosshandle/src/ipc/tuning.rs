@@ -12,6 +12,11 @@ pub(super) const MAX_UNDER_WAY_PART: usize = 2;
 /// ask for fewer pieces each.
 pub(super) const MAX_TAKEN_PART: usize = 4;
 
+/// Questions for memory that an importer asks before their answers are there, when it opens many at a time: each answer
+/// brings a descriptor. Halved: where answers take the exporter's driver as long as the mapping takes this one's,
+/// each may wait for the other. Doubled: other threads wait twice as long for their turn.
+pub(super) const MAX_QUESTIONS_AHEAD: usize = 16;
+
 /// Time after which an importer asks again for pieces for which the exporter had no room. Halved: twice the
 /// questions. Doubled: that much later.
 pub(super) const PIECES_RETRY_INTERVAL: Duration = Duration::from_millis(1);

@@ -137,7 +137,8 @@ pub struct Capabilities {
     pub unified_memory: bool,
     /// The device's memory is known to correct errors.
     pub error_correction: bool,
-    /// The device computes with floating-point numbers of 16 bits.
+    /// Kernels can use floating-point numbers of 16 bits. On the host, the processor reads and writes them;
+    /// whether it also computes with them, or in 32 bits, is the kernel runtime's affair.
     pub half_precision: bool,
     /// The device computes with floating-point numbers of 64 bits.
     pub double_precision: bool,

@@ -54,6 +54,10 @@ static void memory(struct bytes *handle) {
   UR(urUSMFree(context, freed));
   UR(urUSMHostAlloc(context, NULL, NULL, SIZE, &host));
 
+  part = "urUSMHostAllocRegisterExp";
+  FAILS(INVALID_NULL_POINTER, urUSMHostAllocRegisterExp(context, NULL, SIZE, NULL));
+  FAILS(INVALID_VALUE, urUSMHostAllocRegisterExp(context, host, 0, NULL));
+
   part = "urIPCGetMemHandleExp";
   FAILS(INVALID_NULL_HANDLE, urIPCGetMemHandleExp(NULL, start, &data, &size));
   FAILS(INVALID_NULL_POINTER, urIPCGetMemHandleExp(context, NULL, &data, &size));

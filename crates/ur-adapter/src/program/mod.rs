@@ -239,6 +239,12 @@ entry_points! {
         let known = spirv::constants(module);
         let mut values = Vec::with_capacity(constants.len());
         for constant in constants {
+            if constant.pValue.is_null() {
+                return Err(Failure::new(
+                    ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                    format!("the value for specialization constant {} is at null", constant.id),
+                ));
+            }
             // SAFETY: the caller passes as many bytes as it says.
             let value = unsafe { list(constant.pValue.cast::<u8>(), constant.size) }?;
             spirv::check_constant(&known, constant.id, value)?;
@@ -253,7 +259,9 @@ entry_points! {
     /// Gives the driver's program, on the first device on which the program is built.
     fn get_native_handle(program: Handle<Program>, native: Out<ur_native_handle_t>) {
         let loaded = program.loaded();
-        let (_, program) = loaded.first().ok_or_else(not_built)?;
+        let (_, program) = loaded.first().ok_or_else(|| {
+            Failure::unsupported("the driver knows no program before it is built: build it first")
+        })?;
         native.put(program.native().raw())
     }
 

@@ -11,7 +11,7 @@ use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::threads::driver_jobs;
 use crate::types::Access;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, RwLock, Weak};
 
@@ -61,6 +61,25 @@ struct SegmentKey {
     context: ContextId,
     segment: u32,
     access: Access,
+}
+
+impl SegmentKey {
+    #[inline]
+    fn of(fields: &Fields, access: Access) -> Self {
+        Self {
+            context: ContextId::of(fields),
+            segment: fields.segment,
+            access,
+        }
+    }
+}
+
+/// Checks that what a handle names is inside its segment, before a driver hears of it.
+fn check_extent(fields: &Fields, actual: u64) -> Result<()> {
+    match fields.offset + fields.length {
+        end if end > actual => Err(Error::Extent { end, actual }),
+        _ => Ok(()),
+    }
 }
 
 impl Hash for SegmentKey {
@@ -209,11 +228,7 @@ impl Imports {
         access: Access,
         deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
-        let key = SegmentKey {
-            context: ContextId::of(fields),
-            segment: fields.segment,
-            access,
-        };
+        let key = SegmentKey::of(fields, access);
         if let Some(imported) = self.find(&key)
             && !imported.attachment.is_hung_up()
         {
@@ -231,14 +246,9 @@ impl Imports {
         deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
         let backend: &dyn BackendContext = &**core.backend();
-        // Before a driver hears of it.
-        let check_extent = |actual| match fields.offset + fields.length {
-            end if end > actual => Err(Error::Extent { end, actual }),
-            _ => Ok(()),
-        };
         let mut pieced: Option<PiecedSegment> = None;
         let mut take = |pieces: FetchedPieces| {
-            check_extent(pieces.len)?;
+            check_extent(fields, pieces.len)?;
             // Its mappings, of which a process has a limited number, would stay as long as the context.
             if fields.segment & DEDICATED == 0 {
                 return Err(Error::Protocol(
@@ -267,19 +277,86 @@ impl Imports {
         };
         let memory = match (fetched, pieced) {
             (Some(fetched), _) => {
-                check_extent(fetched.len)?;
+                check_extent(fields, fetched.len)?;
                 backend.import_segment(fetched.into(), key.access)?
             }
             (None, Some(pieced)) => pieced.finish()?,
             (None, None) => return Err(Error::Protocol("it sent no piece of its memory")),
         };
+        Ok(self.add(key, attachment, memory))
+    }
+
+    /// Maps the segments of several handles that are not mapped yet, as far as that is faster than one by one.
+    /// Returns what keeps them mapped. Whoever opens a handle then maps what is missing, and learns why.
+    pub(super) fn map_ahead(
+        &self,
+        core: &ContextCore,
+        handles: &[Fields],
+        access: Access,
+        deadline: &Deadline,
+    ) -> Vec<Arc<Imported>> {
+        let mut missing: Vec<(ContextId, Vec<Fields>)> = Vec::new();
+        let mut known = HashSet::new();
+        for fields in handles {
+            let key = SegmentKey::of(fields, access);
+            if core.check_memory(fields, access).is_err()
+                || self.find(&key).is_some()
+                || !known.insert((key.context, key.segment))
+            {
+                continue;
+            }
+            match missing
+                .iter_mut()
+                .find(|(context, _)| *context == key.context)
+            {
+                Some((_, of_context)) => of_context.push(*fields),
+                None => missing.push((key.context, vec![*fields])),
+            }
+        }
+        let mut mapped = Vec::new();
+        for (_, fields) in missing.iter().filter(|(_, fields)| fields.len() > 1) {
+            // What fails is asked for again, one by one.
+            let _ = self.map_each(core, fields, access, deadline, &mut mapped);
+        }
+        mapped
+    }
+
+    /// Maps the segments of handles of one exporting context.
+    fn map_each(
+        &self,
+        core: &ContextCore,
+        handles: &[Fields],
+        access: Access,
+        deadline: &Deadline,
+        mapped: &mut Vec<Arc<Imported>>,
+    ) -> Result<()> {
+        let backend: &dyn BackendContext = &**core.backend();
+        let attachment = core.attachment(&handles[0], First::Memory(access), deadline)?;
+        attachment.fetch_each(handles, access, deadline, |fields, fetched| {
+            // Most of what comes would be dropped, if others consist of pieces too.
+            let fetched = fetched.ok_or(Error::Protocol("it consists of pieces"))?;
+            check_extent(fields, fetched.len)?;
+            let memory = backend.import_segment(fetched.into(), access)?;
+            let key = SegmentKey::of(fields, access);
+            mapped.push(self.add(key, Arc::clone(&attachment), memory));
+            Ok(())
+        })
+    }
+
+    /// Adds a segment that was mapped, and returns it, or the mapping of a thread that was faster.
+    fn add(
+        &self,
+        key: SegmentKey,
+        attachment: Arc<Attachment>,
+        memory: Arc<dyn Segment>,
+    ) -> Arc<Imported> {
         let _counted = Some(ImportedBytes::new(memory.len()));
         let imported = Arc::new(Imported {
             attachment,
             memory,
             _counted,
         });
-        let cached = if fields.segment & DEDICATED == 0 {
+        let cached = if key.segment & DEDICATED == 0 {
             CachedImport::ForContext(Arc::clone(&imported))
         } else {
             CachedImport::WhileOpen(Arc::downgrade(&imported))
@@ -293,10 +370,10 @@ impl Imports {
         if let Some(other) = segments.get(&key).and_then(CachedImport::get)
             && !other.attachment.is_hung_up()
         {
-            return Ok(other);
+            return other;
         }
         segments.insert(key, cached);
-        Ok(imported)
+        imported
     }
 
     #[inline]

@@ -247,6 +247,12 @@ impl ContextCore {
         self.imports.segment(self, fields, access, deadline)
     }
 
+    /// Maps the segments of several handles at once; see [`Imports::map_ahead`].
+    pub(crate) fn map_ahead(&self, handles: &[Fields], access: Access) -> Vec<Arc<Imported>> {
+        self.imports
+            .map_ahead(self, handles, access, &self.deadline())
+    }
+
     /// Records an allocation for [`find`](Self::find).
     fn note_address(&self, start: usize, allocation: &Arc<Allocation>) {
         write(&self.addresses).insert(start, Arc::downgrade(allocation));

@@ -92,7 +92,7 @@ impl Features {
                 (false, true) => 32,
                 (false, false) => 16,
             }),
-            half_precision: has!("avx512fp16"),
+            half_precision: has!("f16c"),
             fused_multiply_add: has!("fma"),
         }
     }

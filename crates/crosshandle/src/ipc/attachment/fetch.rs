@@ -101,6 +101,40 @@ impl Attachment {
         Ok(fetch.whole)
     }
 
+    /// Fetches the memory of several handles, as [`fetch`](Self::fetch) does each, and hands it on in their order.
+    /// `take` gets `None` for memory that consists of pieces; an error of `take` ends it.
+    pub(crate) fn fetch_each(
+        &self,
+        handles: &[Fields],
+        access: Access,
+        deadline: &Deadline,
+        mut take: impl FnMut(&Fields, Option<Fetched>) -> Result<()>,
+    ) -> Result<()> {
+        let Link::Remote { connection, .. } = &self.link else {
+            return handles
+                .iter()
+                .try_for_each(|fields| take(fields, Some(self.fetch(fields, access, deadline)?)));
+        };
+        let request = |fields: &Fields| Request::Memory {
+            credential: Credential::of(fields),
+            access,
+            span: PieceSpan::ALL,
+        };
+        let requests: Vec<_> = handles.iter().map(request).collect();
+        let _span = observe::fetching(
+            self.origin.context,
+            handles.first().map_or(0, |it| it.record),
+        );
+        let mut next = handles.iter();
+        connection.ask_each(&requests, deadline, |answer| {
+            let fields = next.next().ok_or(OTHER_QUESTION)?;
+            match supplied(answer)? {
+                Supply::Whole(fetched) => take(fields, Some(self.check_segment(fetched, fields)?)),
+                Supply::Pieces(_) => take(fields, None),
+            }
+        })
+    }
+
     /// Checks that fetched memory is the segment that the handle names.
     fn check_segment(&self, fetched: Fetched, fields: &Fields) -> Result<Fetched> {
         if fetched.segment == MIRROR_SEGMENT {

@@ -56,18 +56,16 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
 /// Returns the extensions, in which the SYCL runtime looks for the aspects `fp16` and `fp64`, and those of
 /// what runs kernels, once that is loaded: programs without kernels ask for extensions too.
 fn extensions(device: &crosshandle::Device) -> Vec<&str> {
+    if let Some(limits) = device.loaded_kernels()
+        && !limits.extensions.is_empty()
+    {
+        return limits.extensions.split_ascii_whitespace().collect();
+    }
     let capabilities = &device.info().capabilities;
-    let mut all = Vec::new();
     let known = [
         (capabilities.half_precision, "cl_khr_fp16"),
         (capabilities.double_precision, "cl_khr_fp64"),
     ];
     let known = known.into_iter().filter(|(has, _)| *has);
-    all.extend(known.map(|(_, extension)| extension));
-    if let Some(limits) = device.loaded_kernels() {
-        let more = limits.extensions.split_ascii_whitespace();
-        // Half precision is the device's own affair, whether or not it is emulated.
-        all.extend(more.filter(|extension| !["cl_khr_fp16", "cl_khr_fp64"].contains(extension)));
-    }
-    all
+    known.map(|(_, extension)| extension).collect()
 }

@@ -1,0 +1,76 @@
+//! The tests that dpnp brings along, over the host's adapter or over the stock OpenCL adapter: `cargo xtask
+//! dpnp-tests`. They take minutes, and packages of their own, so that they are no part of `cargo xtask test`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::Result;
+use crate::python::{self, Environment};
+use crate::step::{Finished, Step};
+use crate::workspace::Workspace;
+
+/// Longest time of a sample of one test in a hundred, which takes 4 minutes on two cores and took 11 where others
+/// computed. With half of it busy machines are late, with double a test that hangs is found later.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+/// The part of all tests that [`LIMIT`] is for: larger ones have proportionally more time.
+const PART: u32 = 100;
+
+/// Runs each `every`-th test.
+///
+/// # Errors
+/// A test failed that is not known to fail over the stock adapter too.
+pub(crate) fn run(workspace: &Workspace, every: u32, stock: bool) -> Result<()> {
+    let environment = Environment::for_dpnp(workspace)?;
+    let library_dir = environment.library_dir();
+    let mut tests = python::command(&environment.python());
+    tests
+        .arg(
+            workspace
+                .root
+                .join("crates/ur-adapter/clients/python/dpnp_tests.py"),
+        )
+        .arg(every.to_string())
+        .env("LD_LIBRARY_PATH", &library_dir)
+        .env("OCL_ICD_FILENAMES", environment.opencl());
+    if stock {
+        tests
+            .env_remove("UR_ADAPTERS_FORCE_LOAD")
+            .env("ONEAPI_DEVICE_SELECTOR", "opencl:cpu");
+    } else {
+        tests
+            .env("UR_ADAPTERS_FORCE_LOAD", adapter(workspace)?)
+            .env("CROSSHANDLE_OPENCL", environment.opencl())
+            .env("CROSSHANDLE_UR_BACKEND", "opencl");
+    }
+    let name = match stock {
+        true => "tests of dpnp over the stock adapter",
+        false => "tests of dpnp",
+    };
+    let limit = LIMIT * PART.div_ceil(every);
+    Step::new(workspace, name, tests)
+        .limit(limit)
+        .run_noting(counts)?;
+    Ok(())
+}
+
+/// Builds the host's adapter and returns its path.
+fn adapter(workspace: &Workspace) -> Result<PathBuf> {
+    let build = workspace.cargo(&[
+        "build",
+        "--locked",
+        "--package",
+        "crosshandle-ur-adapter-host",
+    ]);
+    Step::new(workspace, "build the adapter", build).run()?;
+    Ok(workspace
+        .target
+        .join("debug/libur_adapter_crosshandle_host.so"))
+}
+
+/// Returns the line that counts the tests.
+fn counts(finished: &Finished) -> Result<Option<String>> {
+    let output = finished.output()?;
+    let line = output.lines().rev().find(|line| line.ends_with(" skipped"));
+    line.map(|line| Some(line.to_owned()))
+        .ok_or_else(|| "the tests' counts are missing".to_owned())
+}
