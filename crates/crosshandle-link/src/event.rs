@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crate::link::question::{Answer, Question};
 use crate::link::session::Session;
 use crate::link::{Inner, Link, close_object};
-use crate::tuning::MAX_LOOKED_AT;
 use crosshandle::{Command, Event, EventHandle};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,10 +56,8 @@ pub(crate) struct Mirror {
 impl Mirror {
     /// Goes on to where the other host's event was when it was opened.
     pub(crate) fn begin(&self, completed: u64, failures: &[Failure<'_>]) {
-        for Failure { first, count, why } in failures {
-            for number in *first..first + u64::from(*count).min(MAX_LOOKED_AT) {
-                self.fail(number, why);
-            }
+        for failure in failures {
+            self.fail(failure);
         }
         self.reach(completed);
     }
@@ -75,29 +72,33 @@ impl Mirror {
     }
 
     fn go_on(&self, number: u64) {
+        self.step_to(number, |step| self.event.signal_value(step).is_ok());
+    }
+
+    fn step_to(&self, number: u64, to: impl Fn(u64) -> bool) {
         loop {
             let submitted = self.event.submitted();
             if submitted >= number {
                 return;
             }
-            let step = number.min(submitted + MAX_STEP);
             // It fails only if the program signals the mirror itself, or beyond what events count to.
-            if self.event.signal_value(step).is_err() && self.event.submitted() <= submitted {
+            if !to(number.min(submitted + MAX_STEP)) && self.event.submitted() <= submitted {
                 return;
             }
         }
     }
 
-    /// Goes on to a number whose signal has failed.
-    pub(crate) fn fail(&self, number: u64, why: &str) {
+    /// Goes on to the last of the signals that have failed.
+    pub(crate) fn fail(&self, failure: &Failure<'_>) {
+        let Failure { first, count, why } = *failure;
+        let before = first.saturating_sub(1);
         let is_abandoned = self.is_abandoned.lock();
         if *is_abandoned.unwrap_or_else(PoisonError::into_inner) {
             return;
         }
-        self.go_on(number.saturating_sub(1));
-        if self.event.submitted() < number {
-            let _ = self.event.fail_value(number, why);
-        }
+        self.go_on(before);
+        let last = before.saturating_add(count.into());
+        self.step_to(last, |step| self.event.fail_value(step, why).is_ok());
     }
 
     /// Ends it: no further signals come.

@@ -64,8 +64,12 @@ pub(crate) const MAX_SERVED: usize = 1 << 16;
 /// [`PIECES_UNDER_WAY`] of 16 calls are.
 pub(crate) const MAX_OWED: usize = 256 << 20;
 /// Messages about signals that the other side has not confirmed. Signals that come meanwhile are told of in
-/// one message when there is room. Doubled, a host that never confirms costs twice the memory, some 200 KiB.
+/// one message when there is room. Doubled, a host that never confirms costs twice the memory: some 200 KiB, or
+/// 4 MiB if signals fail with long texts.
 pub(crate) const MAX_TOLD: usize = 4096;
+/// Bytes that this side has asked to read and whose receipt it has not confirmed. Who asks more waits. Well below
+/// [`MAX_OWED`], at which the other side would end the link: what comes between two confirmations is more.
+pub(crate) const MAX_READING: usize = 128 << 20;
 /// Bytes of questions that the other side has not confirmed. Who asks more waits. Halved, fewer writes are
 /// under way on fast and long networks.
 pub(crate) const MAX_ASKED: usize = 64 << 20;
@@ -74,10 +78,9 @@ pub(crate) const MAX_ASKED: usize = 64 << 20;
 pub(crate) const ACK_EVERY: u64 = 64;
 /// Pieces of memory that are under way over TLS at once, for one call.
 pub(crate) const PIECES_UNDER_WAY: usize = 16;
-/// How many failed signals before the latest are told one by one.
-pub(crate) const MAX_FAILURES_TOLD: u64 = 64;
-/// How many signals before the latest are looked at for failures when an event is opened: some milliseconds.
-/// Failures before those count as signalled at the other side.
+/// How many signals before the latest are looked at for failures: some milliseconds. Those before, of which the
+/// other side was not told yet, count as failed there if the first and the last of them have failed, otherwise as
+/// signalled. Doubled, a look at so many holds up the link for twice as long.
 pub(crate) const MAX_LOOKED_AT: u64 = 1 << 16;
 /// Bytes that are sent in one message with the signal that follows them.
 pub(crate) const MAX_WITH_SIGNAL: usize = 16 << 10;

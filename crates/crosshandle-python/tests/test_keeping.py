@@ -6,6 +6,7 @@ import ctypes
 import gc
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -179,3 +180,31 @@ def test_a_wait_is_behind_no_other_events(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(100):
         _streams.waiting(never, 3, "fake:0")
     assert fake.made == _streams._MOST_OWN
+
+
+def test_the_queue_of_a_bare_number_is_not_that_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeQueue:
+        idle = True
+
+        def __init__(self, stream: Any):
+            self.stream = stream
+
+        def wait(self, event: crosshandle.Event, value: int | None) -> None:
+            pass
+
+    class FakeContext:
+        def _adopt_stream(self, number: int, stream: Any) -> FakeQueue:
+            return FakeQueue(stream)
+
+    class FakeStream:
+        cuda_stream = 7
+        device_index = 0
+
+    monkeypatch.setattr(_streams, "default_context", lambda device: FakeContext())
+    monkeypatch.setattr(_streams, "_adopted", OrderedDict())
+    # As a consumer of DLPack gives it: the stream may end, and another one have its number.
+    _streams.wait(crosshandle.default_context().event(), 7, 1, "cuda:0")
+    stream = FakeStream()
+    queue = _streams.queue(stream)
+    assert queue.stream is stream
+    assert _streams.queue(stream) is queue

@@ -16,6 +16,8 @@ pub(crate) struct Channel {
     /// What is to be sent, from `sent` on.
     output: Vec<u8>,
     sent: usize,
+    /// What follows the last confirmation in the output, as long as that waits there.
+    behind_ack: Option<usize>,
     /// What has come, from `taken` on.
     input: Vec<u8>,
     taken: usize,
@@ -35,6 +37,7 @@ impl Channel {
             tls,
             output: Vec::new(),
             sent: 0,
+            behind_ack: None,
             input: Vec::new(),
             taken: 0,
             is_over: false,
@@ -47,6 +50,25 @@ impl Channel {
             return;
         }
         self.output.extend_from_slice(frame);
+        if let Some(behind) = &mut self.behind_ack {
+            *behind += frame.len();
+        }
+    }
+
+    /// Adds a confirmation, unless the last one still waits to be sent: a side that takes nothing has one at
+    /// most. Returns whether it did.
+    pub(crate) fn queue_ack(&mut self, frame: &[u8]) -> bool {
+        if self.is_over || self.behind_ack.is_some() {
+            return false;
+        }
+        self.queue(frame);
+        self.behind_ack = Some(0);
+        true
+    }
+
+    fn note_taken(&mut self) {
+        let left = self.output.len() - self.sent;
+        self.behind_ack = self.behind_ack.filter(|behind| left > *behind);
     }
 
     /// Sends what the socket takes. Returns whether something is left. An error ends the channel.
@@ -63,6 +85,7 @@ impl Channel {
         loop {
             if self.sent < self.output.len() {
                 self.sent += self.tls.writer().write(&self.output[self.sent..])?;
+                self.note_taken();
             }
             // What was sent goes as soon as it is most of the queue, which may never be empty.
             if 2 * self.sent >= self.output.len() {

@@ -4,6 +4,7 @@ pub(crate) mod data;
 mod doorway;
 pub(crate) mod listener;
 mod outbox;
+mod past;
 pub(crate) mod question;
 pub(crate) mod serve;
 pub(crate) mod session;

@@ -57,13 +57,16 @@ pub(crate) struct Question {
     answered: Condvar,
     /// Of a question that opens an event: the mirror, so that it is known before the event goes on.
     pub(super) mirror: Option<Arc<Mirror>>,
+    /// Bytes that the answer brings.
+    pub(super) reads: usize,
 }
 
 impl Question {
-    /// Makes a question that opens an event with this mirror, if any.
-    pub(super) fn new(mirror: Option<Arc<Mirror>>) -> Arc<Self> {
+    /// Makes a question that opens an event with this mirror, if any, and whose answer brings so many bytes.
+    pub(super) fn new(mirror: Option<Arc<Mirror>>, reads: usize) -> Arc<Self> {
         Arc::new(Self {
             mirror,
+            reads,
             ..Self::default()
         })
     }

@@ -1,17 +1,15 @@
 //! The owner's half: what it opens for the other side, and what it does with that.
 
 use super::data::DataPath;
+use super::past::Past;
 use super::session::{Session, State};
 use super::stage::Job;
-use crate::control::message::{
-    Failure, MAX_BLOB, MAX_FAILURES, Message, NamedPart, write_failures, write_parts,
-};
+use crate::control::message::{Failure, MAX_BLOB, Message, NamedPart, write_failures, write_parts};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_FAILURES_TOLD, MAX_LOOKED_AT, MAX_OPENING, MAX_SERVED};
+use crate::tuning::{MAX_OPENING, MAX_SERVED};
 use crate::ucx::worker::Registration;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Access, Event, Memory, SharedBytes};
-use std::collections::VecDeque;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
@@ -162,9 +160,13 @@ impl Session {
     }
 
     fn serve_event(&self, request: u64, event: Event) -> Result<()> {
-        let completed = event.completed();
-        let next = completed + 1;
-        let failures = failures(&event, completed);
+        let past = Past::of(&event, 1, event.completed());
+        let next = past.reached + 1;
+        let failures = write_failures(past.failures.iter().map(|(first, count, why)| Failure {
+            first: *first,
+            count: *count,
+            why,
+        }));
         let served = Served::Event {
             event: event.clone(),
             next,
@@ -172,11 +174,24 @@ impl Session {
         let id = self.serve(served, |id| Message::Event {
             request,
             id,
-            completed,
+            completed: past.reached,
             failures: &failures,
         })?;
-        self.notifier.add(&event, next, id.into())?;
+        // The question is answered: what fails from here on is said of the event.
+        self.await_next(&event, id, next, past.is_abandoned);
+        if !self.state().served.contains_key(&id) {
+            // The other side has closed it already.
+            self.notifier.remove(id.into());
+        }
         Ok(())
+    }
+
+    /// Awaits the next signal of an event that is open for the other side, or says that none comes.
+    fn await_next(&self, event: &Event, id: u32, next: u64, is_abandoned: bool) {
+        // Where nobody would be told any more, who waits there must not wait for ever.
+        if is_abandoned || self.notifier.add(event, next, id.into()).is_err() {
+            let _ = self.say(&Message::Abandoned { id });
+        }
     }
 
     /// Notes an object and sends its number to the other side.
@@ -410,36 +425,28 @@ impl Session {
             let Some((event, awaited)) = self.awaited(id) else {
                 continue;
             };
-            let mut reached = awaited;
-            match notification.result {
-                Ok(()) => {}
-                Err(_) if awaited > event.submitted() => {
-                    let _ = self.say(&Message::Abandoned { id });
-                    continue;
-                }
-                Err(error) => self.tell_failure(id, awaited, &error),
-            }
-            // Signals that have finished meanwhile are told of at once, those that failed one by one.
-            let completed = event.completed().max(awaited);
-            let looked_at = completed.saturating_sub(MAX_FAILURES_TOLD).max(awaited);
-            for number in looked_at + 1..=completed {
-                if let Err(error) = event.try_wait_value(number) {
-                    self.tell_failure(id, number, &error);
-                }
-            }
-            reached = reached.max(completed);
-            let _ = self.say(&Message::Reached {
-                id,
-                number: reached,
-            });
-            if let Some(Served::Event { next, .. }) = self.state().served.get_mut(&id) {
-                *next = reached + 1;
-            }
-            if let Err(error) = self.notifier.add(&event, reached + 1, id.into()) {
-                // Nobody would be told any more: who waits there must not wait for ever.
+            if notification.result.is_err() && awaited > event.submitted() {
                 let _ = self.say(&Message::Abandoned { id });
-                drop(error);
+                continue;
             }
+            // Signals that have finished meanwhile are told of at once.
+            let past = Past::of(&event, awaited, event.completed().max(awaited));
+            for (first, count, why) in &past.failures {
+                let _ = self.say(&Message::Failed {
+                    id,
+                    first: *first,
+                    count: *count,
+                    why,
+                });
+            }
+            let number = past.reached;
+            if number >= awaited {
+                let _ = self.say(&Message::Reached { id, number });
+            }
+            if let Some(Served::Event { next, .. }) = self.state().served.get_mut(&id) {
+                *next = number + 1;
+            }
+            self.await_next(&event, id, number + 1, past.is_abandoned);
         }
     }
 
@@ -449,15 +456,6 @@ impl Session {
             Some(Served::Event { event, next }) => Some((event.clone(), *next)),
             _ => None,
         }
-    }
-
-    fn tell_failure(&self, id: u32, number: u64, error: &crosshandle::Error) {
-        let why = error.to_string();
-        let _ = self.say(&Message::Failed {
-            id,
-            number,
-            why: &why,
-        });
     }
 }
 
@@ -487,29 +485,4 @@ pub(super) fn check_key(data: &DataPath, registration: Registration) -> Result<R
         ));
     }
     Ok(registration)
-}
-
-/// Returns which of an event's signals up to `completed` have failed, as far as that can be found out.
-fn failures(event: &Event, completed: u64) -> Vec<u8> {
-    let mut found: VecDeque<(u64, u32, String)> = VecDeque::new();
-    for number in completed.saturating_sub(MAX_LOOKED_AT) + 1..=completed {
-        let Err(error) = event.try_wait_value(number) else {
-            continue;
-        };
-        let why = error.to_string();
-        match found.back_mut() {
-            Some((first, count, same)) if *first + u64::from(*count) == number && *same == why => {
-                *count += 1;
-            }
-            _ => found.push_back((number, 1, why)),
-        }
-        if found.len() > MAX_FAILURES {
-            found.pop_front();
-        }
-    }
-    write_failures(found.iter().map(|(first, count, why)| Failure {
-        first: *first,
-        count: *count,
-        why,
-    }))
 }

@@ -12,7 +12,9 @@ use crate::control::identity::Tls;
 use crate::control::message::{Hello, Message, SessionId, read_failures};
 use crate::error::{Error, Result};
 use crate::event::Mirror;
-use crate::tuning::{ACK_EVERY, ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, REDIALS_PER_KEEP_ALIVE};
+use crate::tuning::{
+    ACK_EVERY, ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, MAX_READING, REDIALS_PER_KEEP_ALIVE,
+};
 use crosshandle::holder::Holder;
 use crosshandle::{Context, Notifier};
 use rustix::event::{EventfdFlags, eventfd};
@@ -51,8 +53,9 @@ pub(crate) struct Session {
     /// Held from the time that a message is taken from the connection until it is counted and handled: what
     /// a new connection's greeting says of the messages that have come is true of each as a whole.
     handling: Mutex<()>,
-    /// Held by who moves memory through the other side's staging buffer.
-    pub(crate) staging: Mutex<()>,
+    /// Held by who moves memory through the other side's staging buffer. `true`: a copy there was given up and may
+    /// still come, so the buffer is of no use.
+    pub(crate) staging: Mutex<bool>,
     pub(crate) has_ended: AtomicBool,
 }
 
@@ -74,8 +77,12 @@ pub(crate) struct State {
     pub(crate) received: u64,
     reported: u64,
     heard_at: Instant,
-    spoke_at: Instant,
+    pub(super) spoke_at: Instant,
     questions: HashMap<u64, Arc<Question>>,
+    /// Bytes that answers are to bring.
+    reading: usize,
+    /// Bytes that answers have brought since the last confirmation.
+    read_unconfirmed: usize,
     next_question: u64,
     pub(crate) served: HashMap<u32, Served>,
     pub(crate) next_served: u32,
@@ -135,6 +142,8 @@ impl Session {
                 heard_at: now,
                 spoke_at: now,
                 questions: HashMap::new(),
+                reading: 0,
+                read_unconfirmed: 0,
                 next_question: 1,
                 served: HashMap::new(),
                 next_served: 1,
@@ -148,7 +157,7 @@ impl Session {
             changed: Condvar::new(),
             resuming: Mutex::new(0),
             handling: Mutex::new(()),
-            staging: Mutex::new(()),
+            staging: Mutex::new(false),
             has_ended: AtomicBool::new(false),
         });
         if let Some(data) = &session.data {
@@ -214,9 +223,15 @@ impl Session {
         let mut state = self.wait_for_room()?;
         let number = state.next_question;
         state.next_question += 1;
-        let question = Question::new(mirror);
+        let message = message(number);
+        let reads = match message {
+            Message::Read { len, .. } => len as usize,
+            _ => 0,
+        };
+        state.reading += reads;
+        let question = Question::new(mirror, reads);
         state.questions.insert(number, Arc::clone(&question));
-        if state.say(&message(number)) {
+        if state.say(&message) {
             drop(state);
             self.wake();
         }
@@ -229,7 +244,7 @@ impl Session {
         let mut state = self.state();
         loop {
             state.check_alive()?;
-            if !state.outbox.has_asked_enough() {
+            if state.has_room() {
                 return Ok(state);
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -248,6 +263,8 @@ impl Session {
         let mut state = self.state();
         let question = state.questions.remove(&number);
         let question = question.ok_or("it answers a question that nobody asked")?;
+        state.reading -= question.reads;
+        state.read_unconfirmed += question.reads;
         if let Ok(Answer::Event {
             id,
             completed,
@@ -377,6 +394,8 @@ impl Session {
             self.end(Error::Protocol(why), true);
             return Err(Error::Protocol(why));
         }
+        // The greeting has confirmed what was asked.
+        self.changed.notify_all();
         self.wake();
         Ok(())
     }
@@ -407,6 +426,12 @@ impl Session {
         if channel.fill() {
             state.note_heard();
         }
+        // What waited for the last confirmation to be sent.
+        let had_room = state.has_room();
+        state.confirm_if_due();
+        if !had_room && state.has_room() {
+            self.changed.notify_all();
+        }
         Ok(())
     }
 
@@ -430,7 +455,11 @@ impl Session {
         };
         let message = Message::decode(&frame).map_err(Error::Protocol)?;
         if message.is_sequenced() {
+            let had_room = state.has_room();
             state.count_received();
+            if !had_room && state.has_room() {
+                self.changed.notify_all();
+            }
             if state.outbox.owes_too_much() {
                 return Err(Error::Protocol("it asks for more than it takes"));
             }
@@ -443,9 +472,9 @@ impl Session {
     /// Lets go of what the other side has received.
     pub(crate) fn confirmed(&self, received: u64) -> Result<(), &'static str> {
         let mut state = self.state();
-        let was_full = state.outbox.has_asked_enough();
+        let had_room = state.has_room();
         state.outbox.forget(received)?;
-        if was_full && !state.outbox.has_asked_enough() {
+        if !had_room && state.has_room() {
             self.changed.notify_all();
         }
         Ok(())
@@ -468,7 +497,11 @@ impl Session {
         }
         let speak_every = self.keep_alive / ACKS_PER_KEEP_ALIVE;
         if now >= state.spoke_at + speak_every {
+            let had_room = state.has_room();
             state.confirm();
+            if !had_room && state.has_room() {
+                self.changed.notify_all();
+            }
         }
         let mut wake_at = dies_at.min(state.spoke_at.max(now - speak_every) + speak_every);
         let mut dials = false;
@@ -513,17 +546,35 @@ impl State {
 
     /// Confirms what has been received. Also says that this side lives.
     pub(crate) fn confirm(&mut self) {
-        self.reported = self.received;
+        // Also where nothing can be said: it is tried again when the same time has passed.
+        self.spoke_at = Instant::now();
+        let Some(channel) = &mut self.channel else {
+            return;
+        };
         let received = self.received;
-        self.say(&Message::Ack { received });
+        if channel.queue_ack(&Message::Ack { received }.encode()) {
+            self.reported = received;
+            self.read_unconfirmed = 0;
+        }
+        // An error, and what the socket does not take, the link's thread finds.
+        let _ = channel.flush();
+    }
+
+    fn confirm_if_due(&mut self) {
+        if self.received - self.reported >= ACK_EVERY {
+            self.confirm();
+        }
+    }
+
+    /// Returns whether the other side may be asked more.
+    pub(super) fn has_room(&self) -> bool {
+        !self.outbox.has_asked_enough() && self.reading + self.read_unconfirmed <= MAX_READING
     }
 
     /// Notes that a sequenced message has come.
     pub(crate) fn count_received(&mut self) {
         self.received += 1;
-        if self.received - self.reported >= ACK_EVERY {
-            self.confirm();
-        }
+        self.confirm_if_due();
     }
 
     fn add_mirror(&mut self, id: u32, mirror: &Arc<Mirror>) -> Result<(), &'static str> {
@@ -545,7 +596,9 @@ impl State {
         }
         self.note_heard();
         self.spoke_at = Instant::now();
+        // The greeting has said so.
         self.reported = self.received;
+        self.read_unconfirmed = 0;
         // What fails here ends the channel, which the link's thread finds.
         let _ = channel.flush();
         self.channel = Some(channel);

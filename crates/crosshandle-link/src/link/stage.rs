@@ -117,9 +117,18 @@ impl Session {
         if let Some(stager) = &self.state().stager {
             return Ok(Arc::clone(stager));
         }
+        let queue = self.context.create_queue()?;
         let (sender, jobs) = sync_channel(MAX_STAGING);
         let stager = Arc::new(Stager::new(&self.context, self.data.as_deref(), sender)?);
-        let queue = self.context.create_queue()?;
+        // It ends with the stager. Before others find that: a stager without its thread is of no use.
+        let (session, copies) = (self.weak(), Arc::downgrade(&stager));
+        let started = thread::start("xhl-stage", move || {
+            stage_all(&session, &copies, &queue, &jobs);
+        });
+        if let Err(error) = started {
+            self.stop_staging(&stager);
+            return Err(error);
+        }
         let mut state = self.state();
         if let Err(error) = state.check_alive() {
             drop(state);
@@ -127,11 +136,6 @@ impl Session {
             return Err(error);
         }
         state.stager = Some(Arc::clone(&stager));
-        drop(state);
-        let (session, copies) = (self.weak(), Arc::downgrade(&stager));
-        thread::start("xhl-stage", move || {
-            stage_all(&session, &copies, &queue, &jobs);
-        })?;
         Ok(stager)
     }
 

@@ -4,7 +4,7 @@ use super::{Link, listener::Listener, thread};
 use crate::control::channel::Channel;
 use crate::control::handshake::{self, Greeted};
 use crate::control::message::{Hello, MAX_DATA, Message, SessionId};
-use crate::tuning::MAX_TOLD;
+use crate::tuning::{MAX_ASKED, MAX_LOOKED_AT, MAX_READING, MAX_TOLD};
 use crate::{Data, Error, Identity, LinkOptions, Token};
 use crosshandle::{Context, Device};
 use std::sync::Arc;
@@ -412,4 +412,172 @@ fn two_events_with_one_number_end_the_link() {
     assert!(second.to_string().contains("one number"), "{second}");
     let waited = first.mirror().wait_value_timeout(1, LIMIT).unwrap_err();
     assert!(waited.is_peer_dead(), "{waited}");
+}
+
+/// A link between two honest sides, which both live as long as the result.
+fn honest(owner: &Owner) -> (Link, Link) {
+    let address = owner.listener.local_address();
+    let link = Link::connect(address, &owner.context, &owner.options).unwrap();
+    let other = owner.listener.accept(Some(LIMIT)).unwrap();
+    (link, other)
+}
+
+#[test]
+fn signals_that_failed_have_failed_at_the_other_side() {
+    let owner = Owner::new();
+    let (link, _other) = honest(&owner);
+    let event = owner.context.create_event().unwrap();
+    let handle = event.handle().unwrap();
+    let early = link.open_event(&handle).unwrap();
+    const MANY: u64 = 3 * MAX_LOOKED_AT;
+    event.fail_value(1000, "no").unwrap();
+    assert!(early.mirror().wait_value_timeout(1000, LIMIT).is_err());
+    event.fail_value(MANY, "no again").unwrap();
+    assert!(early.mirror().wait_value_timeout(MANY, LIMIT).is_err());
+    event.signal().unwrap();
+    early.mirror().wait_value_timeout(MANY + 1, LIMIT).unwrap();
+    let late = link.open_event(&handle).unwrap();
+    late.mirror().wait_value_timeout(MANY + 1, LIMIT).unwrap();
+    for number in 1..=MANY {
+        for remote in [&early, &late] {
+            let result = remote.mirror().try_wait_value(number);
+            assert!(result.is_err(), "{number}");
+        }
+    }
+}
+
+#[test]
+fn an_event_that_was_given_up_is_given_up_over_every_link() {
+    let owner = Owner::new();
+    let (first, other) = honest(&owner);
+    let (second, _second) = honest(&owner);
+    let event = owner.context.create_event().unwrap();
+    let handle = event.handle().unwrap();
+    let remote = first.open_event(&handle).unwrap();
+    let relayed = second
+        .open_event(&remote.mirror().handle().unwrap())
+        .unwrap();
+    event.signal().unwrap();
+    relayed.mirror().wait_value_timeout(1, LIMIT).unwrap();
+    let is_over = |event: &crosshandle::Event| {
+        event.try_wait_value(1).unwrap();
+        let error = event.wait_value_timeout(2, LIMIT).unwrap_err();
+        assert!(error.is_peer_dead(), "{error}");
+        let error = event.wait_value_timeout(1 << 28, LIMIT).unwrap_err();
+        assert!(error.is_peer_dead(), "{error}");
+    };
+    // By the end of the link between them.
+    drop(other);
+    first.session().end(first.session().ended("a test"), true);
+    is_over(remote.mirror());
+    is_over(relayed.mirror());
+    // Before it is opened, and while it is open.
+    let late = second
+        .open_event(&remote.mirror().handle().unwrap())
+        .unwrap();
+    is_over(late.mirror());
+    let open = second.open_event(&handle).unwrap();
+    event.abandon().unwrap();
+    is_over(open.mirror());
+}
+
+/// Without a connection, when it is time to say something, the link's thread sleeps.
+#[test]
+fn nothing_is_due_while_there_is_no_connection() {
+    let owner = Owner::with_keep_alive(Duration::from_secs(100));
+    let (_channel, link) = owner.link();
+    let mut state = link.session().state();
+    state.channel = None;
+    state.spoke_at = Instant::now().checked_sub(Duration::from_secs(50)).unwrap();
+    drop(state);
+    let agenda = link.session().agenda().unwrap();
+    assert!(agenda.wake_at > Instant::now() + Duration::from_secs(1));
+}
+
+fn wait_until_full(link: &Link) {
+    let start = Instant::now();
+    while link.session().state().has_room() {
+        assert!(start.elapsed() < LIMIT, "there is always room");
+        std::thread::yield_now();
+    }
+}
+
+/// Who waits for room goes on when the greeting of a new connection makes it.
+#[test]
+fn a_new_connection_makes_room() {
+    let owner = Owner::with_keep_alive(Duration::from_secs(3600));
+    let (_channel, link) = owner.link();
+    let session = link.session().id;
+    let asker = link.clone();
+    let asks = std::thread::spawn(move || {
+        let bytes = vec![0; MAX_DATA];
+        for _ in 0..2 * MAX_ASKED / MAX_DATA - 20 {
+            let ask = asker.session().ask(|request| Message::Write {
+                request,
+                id: 1,
+                offset: 0,
+                bytes: &bytes,
+            });
+            ask.unwrap();
+        }
+    });
+    wait_until_full(&link);
+    let received = (MAX_ASKED / MAX_DATA) as u64;
+    let _channel = owner.greet(session, received, 1, &[]).unwrap();
+    let start = Instant::now();
+    while !asks.is_finished() {
+        assert!(start.elapsed() < LIMIT, "nobody has told who waits");
+        std::thread::yield_now();
+    }
+    asks.join().unwrap();
+}
+
+/// Whoever reads much waits, before the other side has more unconfirmed answers than it keeps.
+#[test]
+fn reads_wait_for_their_answers() {
+    const READS: usize = MAX_READING / MAX_DATA + 50;
+    let owner = Owner::new();
+    let (mut channel, link) = owner.link();
+    let asker = link.clone();
+    let asks = std::thread::spawn(move || {
+        for _ in 0..READS {
+            let ask = asker.session().ask(|request| Message::Read {
+                request,
+                id: 1,
+                offset: 0,
+                len: MAX_DATA as u32,
+            });
+            ask.unwrap();
+        }
+    });
+    wait_until_full(&link);
+    assert!(!asks.is_finished());
+    let bytes = vec![0; MAX_DATA];
+    let mut answered = 0;
+    while answered < READS {
+        let frame = next_frame(&mut channel);
+        if let Message::Read { request, .. } = Message::decode(&frame).unwrap() {
+            let bytes = &bytes[..];
+            channel.queue(&Message::Data { request, bytes }.encode());
+            answered += 1;
+        }
+    }
+    asks.join().unwrap();
+    assert!(link.ended().is_none(), "{:?}", link.ended());
+}
+
+#[test]
+fn one_confirmation_waits_to_be_sent_at_most() {
+    let owner = Owner::new();
+    let (_channel, link) = owner.link();
+    let mut state = link.session().state();
+    let channel = state.channel.as_mut().unwrap();
+    channel.flush().unwrap();
+    let ack = Message::Ack { received: 0 }.encode();
+    let other = Message::Reached { id: 9, number: 1 }.encode();
+    assert!(channel.queue_ack(&ack) && !channel.queue_ack(&ack));
+    channel.queue(&other);
+    assert!(!channel.queue_ack(&ack));
+    channel.flush().unwrap();
+    assert!(channel.queue_ack(&ack));
 }

@@ -4,7 +4,7 @@
 use super::question::Answer;
 use super::session::Session;
 use crate::control::handshake;
-use crate::control::message::{Hello, Message, refusal};
+use crate::control::message::{Failure, Hello, Message, refusal};
 use crate::error::{Error, Result};
 use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIALS_PER_KEEP_ALIVE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -203,8 +203,13 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             session.with_mirror(id, |mirror| mirror.reach(number));
             Ok(())
         }
-        Message::Failed { id, number, why } => {
-            session.with_mirror(id, |mirror| mirror.fail(number, why));
+        Message::Failed {
+            id,
+            first,
+            count,
+            why,
+        } => {
+            session.with_mirror(id, |mirror| mirror.fail(&Failure { first, count, why }));
             Ok(())
         }
         Message::Abandoned { id } => {

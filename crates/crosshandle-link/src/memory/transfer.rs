@@ -127,7 +127,7 @@ impl Opened {
 
     /// Takes the turn to move staged memory: the owner has one buffer for a link, and keeps so many requests
     /// waiting and no more.
-    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+    fn turn(&self) -> Option<MutexGuard<'_, bool>> {
         let turn = || self.session().staging.lock();
         (self.staging > 0).then(|| turn().unwrap_or_else(PoisonError::into_inner))
     }
@@ -196,7 +196,12 @@ impl Opened {
     /// # Safety
     /// As [`DataPath::move_pieces`].
     unsafe fn move_staged(&self, direction: Direction, at: u64, local: &Span) -> Result<()> {
-        let _turn = self.turn();
+        let mut turn = self.turn();
+        if turn.as_deref() == Some(&true) {
+            return Err(Error::invalid(
+                "the other host has not copied in time before, so its staging buffer is of no use: make a new link",
+            ));
+        }
         let part_len = self.staging as usize / STAGING_PARTS;
         let mut copies: VecDeque<(usize, Arc<Question>)> = VecDeque::new();
         let part_of = |index: usize| {
@@ -223,6 +228,7 @@ impl Opened {
             self.move_pieces(direction, std::iter::once(piece))
         };
         let mut result = Ok(());
+        let mut is_broken = false;
         let mut next = 0;
         while result.is_ok() {
             let part = part_of(next);
@@ -233,6 +239,7 @@ impl Opened {
                         && let Some((_, copy)) = copies.pop_front()
                     {
                         result = wait_until_done(&copy);
+                        is_broken = is_late(&result);
                     }
                     result = result
                         .and_then(|()| move_part(next, start, len))
@@ -249,6 +256,7 @@ impl Opened {
                         break;
                     };
                     result = wait_until_done(&copy);
+                    is_broken = is_late(&result);
                     if result.is_ok()
                         && direction == Direction::Get
                         && let Some((start, len)) = part_of(index)
@@ -260,7 +268,10 @@ impl Opened {
         }
         // The next one to use the buffer must not find a copy of this one there.
         for (_, copy) in copies {
-            let _ = copy.wait();
+            is_broken |= is_late(&copy.wait());
+        }
+        if let (true, Some(turn)) = (is_broken, &mut turn) {
+            **turn = true;
         }
         result
     }
@@ -270,6 +281,10 @@ impl Opened {
 pub(super) struct Span {
     pub(super) start: *mut u8,
     pub(super) len: usize,
+}
+
+fn is_late<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::TimedOut(_)))
 }
 
 fn wait_until_done(question: &Question) -> Result<()> {

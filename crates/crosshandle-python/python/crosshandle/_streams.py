@@ -16,7 +16,8 @@ from ._sharing import default_context
 _MOST = 64
 
 _lock = threading.Lock()
-# By device and number. A queue keeps its stream's object.
+# By device and number. A queue keeps its stream's object, so none is here that was adopted by its number alone: its
+# stream may end, and another one may have its number.
 _adopted: OrderedDict[tuple[str, int], Queue] = OrderedDict()
 # Queues of this module's own by device, whose streams wait for events: a wait is behind no other event's.
 _own: dict[str, list[Queue]] = {}
@@ -102,6 +103,8 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
             # Perhaps another device's.
             refused = error
             continue
+        if isinstance(stream, int):
+            return adopted
         with _lock:
             _adopted[device, number] = adopted
             idle = [key for key, queue in _adopted.items() if queue.idle] if len(_adopted) > _MOST else []

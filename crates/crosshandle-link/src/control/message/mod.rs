@@ -106,16 +106,18 @@ pub enum Message<'a> {
         /// The signal's number.
         number: u64,
     },
-    /// A signal of an event has failed.
+    /// Signals of an event have failed, one after the other.
     Failed {
         /// The owner's number of the event.
         id: u32,
-        /// The signal's number.
-        number: u64,
+        /// The first one's number.
+        first: u64,
+        /// How many they are.
+        count: u32,
         /// The owner's error.
         why: &'a str,
     },
-    /// The process that created an event has ended: further signals never come.
+    /// The process that created an event has ended, or has given it up: further signals never come.
     Abandoned {
         /// The owner's number of the event.
         id: u32,

@@ -51,7 +51,8 @@ fn all() -> Vec<Message<'static>> {
         Message::Reached { id: 1, number: 2 },
         Message::Failed {
             id: 1,
-            number: 2,
+            first: 2,
+            count: 3,
             why: "no",
         },
         Message::Abandoned { id: 1 },

@@ -107,10 +107,13 @@ impl<'a> Message<'a> {
                 put(&mut to, &[number]);
                 to.extend_from_slice(&id.to_le_bytes());
             }
-            Self::Failed { id, number, .. } => {
+            Self::Failed {
+                id, first, count, ..
+            } => {
                 to.push(kind::FAILED);
-                put(&mut to, &[number]);
+                put(&mut to, &[first]);
                 to.extend_from_slice(&id.to_le_bytes());
+                to.extend_from_slice(&count.to_le_bytes());
             }
             Self::Abandoned { id } => {
                 to.push(kind::ABANDONED);
@@ -285,10 +288,11 @@ impl<'a> Message<'a> {
                 }
             }
             kind::FAILED => {
-                let number = fields.u64()?;
+                let first = fields.u64()?;
                 Self::Failed {
                     id: fields.u32()?,
-                    number,
+                    first,
+                    count: fields.u32()?,
                     why: fields.text()?,
                 }
             }

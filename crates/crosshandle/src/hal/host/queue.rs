@@ -159,7 +159,8 @@ fn run_at_once(submission: &mut Submission, launcher: &Launcher) -> Result<()> {
         Profile::stamp(&profile.ended);
     }
     if let Some(event) = &submission.signal {
-        event.signal()?;
+        let number = event.signal()?;
+        event.note_issued(number);
     }
     Ok(())
 }

@@ -342,7 +342,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns whether the importer still lives, as its lock says; `false` if the file was not kept.
+    /// Returns whether the importer still lives, as its lock says; `true` if the file was not kept.
     pub(crate) fn is_owner_alive(&self) -> bool {
         let file = self.file.as_ref();
         // Where the kernel cannot say, or nobody locks it, the memory is kept: a connection tells then.

@@ -90,7 +90,7 @@ impl EventCore {
         observe::signalled();
         self.check_late_limit()?;
         let ticket = self.slot().issue(self.owner()).map_err(explain)?;
-        note_issued(self, ticket.number);
+        self.note_issued(ticket.number);
         Ok(ticket)
     }
 
@@ -104,6 +104,16 @@ impl EventCore {
         let issued = ISSUED.take();
         submitted?;
         Ok(issued.and_then(|(_, number)| number))
+    }
+
+    /// Tells [`number_issued_by`](Self::number_issued_by), if it is at work on this thread, of a number.
+    #[inline]
+    pub(crate) fn note_issued(&self, number: u64) {
+        if let Some((wanted, None)) = ISSUED.get()
+            && wanted == ptr::from_ref(self).addr()
+        {
+            ISSUED.set(Some((wanted, Some(number))));
+        }
     }
 
     /// Refuses further numbers while too many of this process's signals of the event are late.
@@ -149,15 +159,6 @@ impl EventCore {
 thread_local! {
     /// The event whose next number on this thread somebody wants to know, by its address, and that number.
     static ISSUED: Cell<Option<(usize, Option<u64>)>> = const { Cell::new(None) };
-}
-
-#[inline]
-fn note_issued(event: &EventCore, number: u64) {
-    if let Some((wanted, None)) = ISSUED.get()
-        && wanted == ptr::from_ref(event).addr()
-    {
-        ISSUED.set(Some((wanted, Some(number))));
-    }
 }
 
 /// Completes or fails a signal, unless it is too early.

@@ -1,7 +1,7 @@
 //! Several questions at a time: of one opening that takes several answers, and of many openings.
 
 use super::{Answer, AskError, Connection};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ipc::broker::deadline::Deadline;
 use crate::ipc::broker::protocol::{Refusal, Request};
 use crate::ipc::tuning::{MAX_QUESTIONS_AHEAD, MAX_TAKEN_PART, PIECES_RETRY_INTERVAL};
@@ -31,23 +31,26 @@ pub(crate) trait Dialogue {
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// A part of those, until drop.
+#[derive(Default)]
 struct DescriptorShare {
-    /// The number that an answer may bring.
+    /// The number that an answer may bring; 0 if no part was taken.
     most: usize,
 }
 
 impl DescriptorShare {
     /// Takes what there is, up to the descriptors of one answer in hand and one under way. Never waits:
-    /// an opening goes on with one piece at a time.
-    fn take() -> Self {
+    /// an opening goes on with one piece at a time. What an earlier call took is given back first, so that an
+    /// opening that began among many has more when they are over.
+    fn renew(&mut self) -> usize {
+        TAKEN.fetch_sub(2 * std::mem::take(&mut self.most), Ordering::Relaxed);
         let limit = getrlimit(Resource::Nofile).current;
         let limit = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let limit = limit / MAX_TAKEN_PART;
         let most_of = |taken: usize| (limit.saturating_sub(taken) / 2).clamp(1, MAX_DESCRIPTORS);
         let next = |taken: usize| Some(taken + 2 * most_of(taken));
         let taken = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        let most = most_of(taken.unwrap_or(0));
-        Self { most }
+        self.most = most_of(taken.unwrap_or(0));
+        self.most
     }
 }
 
@@ -62,8 +65,13 @@ impl Connection {
     /// that both sides work at the same time; unless other threads wait to ask, who have their turn then.
     /// The time that the dialogue takes does not count.
     pub(crate) fn converse(&self, dialogue: &mut impl Dialogue, deadline: &Deadline) -> Result<()> {
-        let share = DescriptorShare::take();
-        let mut most = share.most;
+        // Whether the memory consists of pieces, the first answer shows. Its question is for as many as there
+        // may be, as the one that was sent ahead is.
+        let mut share = DescriptorShare::default();
+        let mut most = MAX_DESCRIPTORS;
+        // What this process was seen to have room for.
+        let mut room = MAX_DESCRIPTORS;
+        let mut is_last_attempt = false;
         let mut turn = self.await_turn(deadline)?;
         let mut asked = dialogue.question(most);
         self.send(asked, &mut turn)?;
@@ -71,6 +79,11 @@ impl Connection {
             let failure = match self.receive(&mut turn, asked, deadline.get()) {
                 Ok(answer) => {
                     let is_over = !dialogue.look(&answer)?;
+                    if !is_over {
+                        room = MAX_DESCRIPTORS.min(room + 1);
+                        most = room.min(share.renew());
+                        is_last_attempt = false;
+                    }
                     let in_between = match self.has_waiting() {
                         true => {
                             drop(turn);
@@ -109,11 +122,26 @@ impl Connection {
             match failure {
                 AskError::Refused(Refusal::Busy) => {}
                 AskError::Refused(Refusal::NoRoom) if dialogue.has_begun() => {}
-                AskError::NoDescriptors if most > 1 => most /= 2,
+                AskError::NoDescriptors if most > 1 => {
+                    most /= 2;
+                    room = most;
+                }
+                // What had no room may have been an answer that nobody waits for, with more than one.
+                AskError::NoDescriptors if !is_last_attempt => is_last_attempt = true,
                 failure => return Err(self.explain_failure(failure)),
             }
             if deadline.is_over() {
-                return Err(self.explain_failure(failure));
+                return Err(match failure {
+                    // One for which there are too many connections has no other question to ask.
+                    AskError::Refused(Refusal::Busy) => Error::LimitReached {
+                        what: "the exporter has too many descriptors under way to other processes"
+                            .into(),
+                        remedy: "try again, open fewer memories of pieces at a time, or raise the \
+                                 exporter's RLIMIT_NOFILE"
+                            .into(),
+                    },
+                    failure => self.explain_failure(failure),
+                });
             }
             if !matches!(failure, AskError::NoDescriptors) {
                 thread::sleep(PIECES_RETRY_INTERVAL);

@@ -1,0 +1,87 @@
+//! What has become of the signals of an event that the other side is told of.
+
+use crate::control::message::MAX_FAILURES;
+use crate::tuning::MAX_LOOKED_AT;
+use crosshandle::{Error, Event};
+
+/// Signals that have finished.
+pub(super) struct Past {
+    /// Those that failed: the first of each row, how many they are, and why.
+    pub(super) failures: Vec<(u64, u32, String)>,
+    /// Up to which signal this tells.
+    pub(super) reached: u64,
+    /// No signal comes after that one.
+    pub(super) is_abandoned: bool,
+}
+
+impl Past {
+    /// Looks at the signals from `from` to `completed`, which have finished. It tells of fewer where more rows of
+    /// them have failed than one message tells of.
+    pub(super) fn of(event: &Event, from: u64, completed: u64) -> Self {
+        let abandoned_from = abandoned_from(event, from, completed);
+        let last = abandoned_from.map_or(completed, |first| first - 1);
+        let mut past = Self {
+            failures: Vec::new(),
+            reached: last,
+            is_abandoned: abandoned_from.is_some(),
+        };
+        // Not looked at one by one, they have failed if both ends have.
+        let looked_from = from.max(last.saturating_sub(MAX_LOOKED_AT) + 1);
+        if looked_from > from
+            && let Some(why) = failure(event, from)
+        {
+            let count = match failure(event, looked_from) {
+                Some(_) => u32::try_from(looked_from - from).unwrap_or(u32::MAX),
+                None => 1,
+            };
+            past.failures.push((from, count, why.to_string()));
+        }
+        for number in looked_from..=last {
+            let Some(error) = failure(event, number) else {
+                continue;
+            };
+            let why = error.to_string();
+            let is_full = past.failures.len() == MAX_FAILURES;
+            match past.failures.last_mut() {
+                Some((first, count, same))
+                    if *first + u64::from(*count) == number
+                        && *count < u32::MAX
+                        && *same == why =>
+                {
+                    *count += 1;
+                }
+                _ if is_full => {
+                    past.reached = number - 1;
+                    past.is_abandoned = false;
+                    break;
+                }
+                _ => past.failures.push((number, 1, why)),
+            }
+        }
+        past
+    }
+}
+
+/// Returns why a signal that has finished has failed, if it has.
+fn failure(event: &Event, number: u64) -> Option<Error> {
+    event.try_wait_value(number).err()
+}
+
+/// Returns from which signal on an event was given up: this finishes more signals at once than a process that
+/// dies has under way.
+fn abandoned_from(event: &Event, from: u64, completed: u64) -> Option<u64> {
+    let is_dead = |number| matches!(failure(event, number), Some(Error::PeerDied(_)));
+    if completed < from || completed - from < MAX_LOOKED_AT || !is_dead(completed) {
+        return None;
+    }
+    // All from the result on to the end, though another process may have died with signals before it.
+    let (mut alive, mut dead) = (from - 1, completed);
+    while dead - alive > 1 {
+        let middle = alive + (dead - alive) / 2;
+        match is_dead(middle) {
+            true => dead = middle,
+            false => alive = middle,
+        }
+    }
+    (completed - dead >= MAX_LOOKED_AT).then_some(dead)
+}
