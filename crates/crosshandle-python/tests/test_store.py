@@ -213,6 +213,10 @@ def update(pipe: Any) -> None:
 
             def broken() -> Iterator[tuple[str, Any]]:
                 yield "w", arrays(9)["w"]
+                # The update is under way, and asking still answers.
+                assert updater.version == 1
+                with pytest.raises(ValueError, match="under way"):
+                    updater.update(arrays(9))
                 raise ZeroDivisionError
 
             try:

@@ -110,7 +110,7 @@ fn read_settled(
     loop {
         let seen = state.settle(deadline)?;
         let read = read_listing(listing, name, bytes);
-        if state.look()?.number == seen {
+        if state.is_still(seen)? {
             return read.map(|(manifest, hash)| (manifest, hash, seen));
         }
     }
@@ -277,7 +277,7 @@ impl Model {
     /// # Errors
     /// [`Error::Invalid`] if a writer has written nonsense.
     pub fn is_still(&self, number: u64) -> Result<bool> {
-        Ok(self.state.look()?.number == number)
+        self.state.is_still(number)
     }
 
     /// Waits until an update has ended after the moment with this number, for at most `timeout`. Returns the new
@@ -350,12 +350,21 @@ impl Model {
     /// As [`Store::open`]; [`Error::OtherLayout`] if the tensors are not the same or have other places. The model
     /// sleeps on then.
     pub fn wake(&mut self) -> Result<bool> {
+        self.wake_within(UPDATE_PATIENCE)
+    }
+
+    /// Wakes as [`wake`](Self::wake) does, which waits for an update to end for 30 s, after waiting for at most
+    /// `timeout`.
+    ///
+    /// # Errors
+    /// As [`wake`](Self::wake).
+    pub fn wake_within(&mut self, timeout: Duration) -> Result<bool> {
         let Some(range) = self.range.as_ref().filter(|_| self.memory.is_none()) else {
             return Ok(false);
         };
         let woken = self.store.look_again(|| {
             let parts = Parts::open(&self.store, &self.name, Access::ReadOnly)?;
-            let (bytes, deadline) = (parts.data.len(), deadline_after(UPDATE_PATIENCE));
+            let (bytes, deadline) = (parts.data.len(), deadline_after(timeout));
             let listing = &parts.listing;
             let (manifest, hash, seen) =
                 read_settled(&parts.state, listing, &self.name, bytes, deadline)?;

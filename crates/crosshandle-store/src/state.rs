@@ -22,6 +22,7 @@ use crate::tuning::{CLAIM_PATIENCE, IDLE_INTERVAL, LOOK_INTERVAL, WRITER_INTERVA
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Event, EventHandle, Memory};
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -108,6 +109,9 @@ enum Writer {
 pub(crate) struct State {
     memory: Memory,
     host: HostContext,
+    /// The claim that was found last, and since when it has been one. It outlives a wait, so that short waits one after
+    /// the other find out as well as a long one that its writer is dead.
+    claim: Mutex<Option<(Moment, Instant)>>,
 }
 
 /// The context in which writers' events are opened.
@@ -129,6 +133,7 @@ impl State {
         let state = Self {
             memory,
             host: HostContext(host.clone()),
+            claim: Mutex::new(None),
         };
         for (piece, hash) in (0..).zip(pieces) {
             state.put_hash(piece, Some(hash))?;
@@ -141,6 +146,7 @@ impl State {
         let state = Self {
             memory,
             host: HostContext(host.clone()),
+            claim: Mutex::new(None),
         };
         let len = pieces.checked_mul(HASH_BYTES as u64);
         let len = len.and_then(|len| len.checked_add(HASHES as u64));
@@ -189,20 +195,31 @@ impl State {
         Ok(changed.is_ok())
     }
 
+    /// Returns whether nobody has begun to write since [`settle`](Self::settle) returned this number. A claim that
+    /// counted as abandoned keeps its number when its writer goes on after all, so the phase counts too.
+    pub(crate) fn is_still(&self, number: u64) -> Result<bool> {
+        let now = self.look()?;
+        Ok(now.number == number && !matches!(now.phase, Phase::Writing { .. }))
+    }
+
     /// Waits until no update is under way. Returns the number of the state.
     pub(crate) fn settle(&self, deadline: Instant) -> Result<u64> {
-        let mut claim: Option<(Moment, Instant)> = None;
+        Ok(self.settled(deadline)?.number)
+    }
+
+    /// Waits until the state is stable, or a claim of a writer that counts as dead.
+    fn settled(&self, deadline: Instant) -> Result<Moment> {
         loop {
             let now = self.look()?;
             match now.phase {
-                Phase::Stable => return Ok(now.number),
+                Phase::Stable => return Ok(now),
                 Phase::Torn => return Err(Error::Torn),
                 Phase::Claimed { .. } => {
-                    if is_abandoned(&mut claim, now) {
+                    if self.is_abandoned(now) {
                         // Nothing was written.
                         return match now.is_torn() {
                             true => Err(Error::Torn),
-                            false => Ok(now.number),
+                            false => Ok(now),
                         };
                     }
                     thread::sleep(LOOK_INTERVAL);
@@ -224,19 +241,21 @@ impl State {
     /// Waits until a later update than `after` has ended. Returns its number.
     pub(crate) fn next_after(&self, after: u64, deadline: Instant) -> Result<u64> {
         loop {
-            let settled = self.settle(deadline)?;
-            if settled > after {
-                return Ok(settled);
+            let settled = self.settled(deadline)?;
+            let is_claim = matches!(settled.phase, Phase::Claimed { .. });
+            // A claim alone is no update.
+            if settled.number.saturating_sub(u64::from(is_claim)) > after {
+                return Ok(settled.number);
             }
-            let now = self.look()?;
-            if now.number == settled && settled > 0 {
+            if self.look()? == settled {
                 // The writer before may be the next one too, and tells when it begins.
-                let writer = self.await_writer(now, settled - 1, 1, deadline)?;
+                let writer = match settled.number.checked_sub(1) {
+                    Some(before) if !is_claim => self.await_writer(settled, before, 1, deadline)?,
+                    _ => Writer::Gone,
+                };
                 if let Writer::Gone = writer {
                     thread::sleep(IDLE_INTERVAL);
                 }
-            } else if now.number == settled {
-                thread::sleep(IDLE_INTERVAL);
             }
             check(deadline, "waiting for the next update")?;
         }
@@ -245,13 +264,12 @@ impl State {
     /// Takes the right to write. Returns the state while this process writes. `event` tells others of it: it
     /// is signalled now, and once more at the end.
     pub(crate) fn claim(&self, event: &Event, deadline: Instant) -> Result<Moment> {
-        let mut claim: Option<(Moment, Instant)> = None;
         loop {
             let now = self.look()?;
             let mut was_torn = now.is_torn();
             let is_free = match now.phase {
                 Phase::Stable | Phase::Torn => true,
-                Phase::Claimed { .. } => is_abandoned(&mut claim, now),
+                Phase::Claimed { .. } => self.is_abandoned(now),
                 Phase::Writing { .. } => {
                     was_torn = true;
                     matches!(
@@ -269,6 +287,9 @@ impl State {
                         ..claimed
                     };
                     if self.change(claimed, writing)? {
+                        // Whoever reads a byte that is written after this finds the phase: the exchange alone
+                        // orders only what was before it.
+                        fence(Ordering::SeqCst);
                         // Those who wait for the next update look now.
                         event.signal()?;
                         return Ok(writing);
@@ -278,6 +299,18 @@ impl State {
                 thread::sleep(LOOK_INTERVAL);
             }
             check(deadline, "waiting for another writer of the model")?;
+        }
+    }
+
+    /// Returns whether a claim has stayed one for so long that its writer counts as dead.
+    fn is_abandoned(&self, now: Moment) -> bool {
+        let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
+        match *claim {
+            Some((moment, since)) if moment == now => since.elapsed() > CLAIM_PATIENCE,
+            _ => {
+                *claim = Some((now, Instant::now()));
+                false
+            }
         }
     }
 
@@ -359,17 +392,6 @@ impl State {
     }
 }
 
-/// Returns whether a claim has stayed one for so long that its writer counts as dead.
-fn is_abandoned(claim: &mut Option<(Moment, Instant)>, now: Moment) -> bool {
-    match claim {
-        Some((moment, since)) if *moment == now => since.elapsed() > CLAIM_PATIENCE,
-        _ => {
-            *claim = Some((now, Instant::now()));
-            false
-        }
-    }
-}
-
 fn check(deadline: Instant, doing: &'static str) -> Result<()> {
     match Instant::now() < deadline {
         true => Ok(()),
@@ -380,4 +402,47 @@ fn check(deadline: Instant, doing: &'static str) -> Result<()> {
 /// Returns when a time from now on is over. A clock has an end.
 pub(crate) fn deadline_after(time: Duration) -> Instant {
     Instant::now() + time.min(Duration::from_secs(1 << 32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosshandle::Device;
+
+    #[test]
+    fn a_claim_that_counted_as_abandoned_is_no_update_and_may_become_one() {
+        const SLICE: Duration = Duration::from_millis(10);
+        let device = Device::find("host").expect("there is always a host");
+        let context = Context::new(&device).expect("a context");
+        let state = State::create(&context, 0, &[]).expect("a state");
+        let change = |from: Moment, to: Moment| assert!(state.change(from, to).expect("words"));
+        let start = state.look().expect("words");
+        let claimed = start.next(Phase::Claimed { was_torn: false });
+        change(start, claimed);
+        // Short waits find out too that nobody goes on.
+        let wait = || state.settle(deadline_after(SLICE)).ok();
+        let found = (0..1000).find_map(|_| wait());
+        assert_eq!(found, Some(claimed.number));
+        assert!(state.is_still(claimed.number).expect("words"));
+        let next = |after| state.next_after(after, deadline_after(SLICE));
+        for after in [start.number, claimed.number] {
+            let waited = next(after).expect_err("nothing was written");
+            assert!(waited.is_timeout(), "{waited}");
+        }
+        // The writer was only late.
+        let phase = Phase::Writing { was_torn: false };
+        let writing = Moment { phase, ..claimed };
+        change(claimed, writing);
+        assert!(!state.is_still(claimed.number).expect("words"));
+        let ended = writing.next(Phase::Stable);
+        change(writing, ended);
+        assert!(!state.is_still(claimed.number).expect("words"));
+        for after in [start.number, claimed.number] {
+            assert_eq!(next(after).expect("an update"), ended.number);
+        }
+        // The next claim does not hide an update that was before it.
+        change(ended, ended.next(Phase::Claimed { was_torn: false }));
+        let found = (0..1000).find_map(|_| next(claimed.number).ok());
+        assert_eq!(found, Some(ended.number + 1));
+    }
 }

@@ -148,14 +148,24 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Waits until everything that was written is there.
+    /// Waits until everything that was written is there, also if a copy has failed.
     pub(crate) fn finish(&self) -> Result<()> {
-        if let Self::Staged { stages, .. } = self {
-            for stage in stages.iter() {
-                stage.queue.finish()?;
+        match self {
+            Self::Direct(_) => Ok(()),
+            Self::Staged { stages, .. } => {
+                let ended = stages.each_ref().map(|stage| stage.queue.finish());
+                Ok(ended.into_iter().collect::<Result<(), Error>>()?)
             }
         }
-        Ok(())
+    }
+}
+
+impl Drop for Transfer<'_> {
+    /// Waits for the device, also after a failure: it writes the memory while a copy is under way, and what is
+    /// told of the memory next has to be true.
+    fn drop(&mut self) {
+        // Who wants to know has called it.
+        let _ = self.finish();
     }
 }
 

@@ -19,8 +19,9 @@ pub(crate) const STAGE_BYTES: usize = 4 << 20;
 pub(crate) const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time from a writer's claim to its announcement, which are microseconds apart, after which it counts as dead.
-/// Half: a writer that was not scheduled for that long has to begin again. Double: the next one waits longer.
-pub(crate) const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+/// Half: a writer that was not scheduled for that long has to begin again. Double: the next one waits longer, and
+/// who opens a model by waits of half a second, as the Python module does, never finds out.
+pub(crate) const CLAIM_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Time between two looks at an update whose writer says nothing. Half: twice the work of a process that
 /// waits. Double: it learns of the end that much later.

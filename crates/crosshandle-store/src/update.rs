@@ -12,6 +12,7 @@ use crate::{Hash, LoadOptions};
 use crosshandle::{Access, Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::mem;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -96,6 +97,7 @@ impl Updater {
             moment: Some(moment),
             options: LoadOptions::new(),
             written: Vec::new(),
+            has_failed: false,
             updater: self,
         };
         // Another writer's update may have left another hash.
@@ -135,6 +137,8 @@ pub struct Update<'a> {
     options: LoadOptions,
     /// What was written: first bytes and lengths.
     written: Vec<(u64, u64)>,
+    /// Whether something of that may be there in part.
+    has_failed: bool,
 }
 
 impl Update<'_> {
@@ -219,16 +223,21 @@ impl Update<'_> {
             None => updater.queue.insert(updater.context.create_queue()?),
         };
         let to = updater.data.range(place as usize..(place + len) as usize)?;
+        let copy = Command::copy(source, to)?;
         self.written.push((place, len));
-        queue.submit(Command::copy(source, to)?)?;
-        Ok(queue.finish()?)
+        // Until it has succeeded.
+        let had_failed = mem::replace(&mut self.has_failed, true);
+        queue.submit(copy)?;
+        queue.finish()?;
+        self.has_failed = had_failed;
+        Ok(())
     }
 
     /// Ends the update, with the hash of what was written. Returns the model's new hash.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] if the model was torn and not all of it was written, [`Error::Superseded`]; the
-    /// device's failures. The model is torn then.
+    /// [`Error::Incomplete`] if the model was torn and not all of it was written; [`Error::Torn`] if a write of this
+    /// update has failed in the middle; [`Error::Superseded`]; the device's failures. The model is torn then.
     pub fn finish(self) -> Result<Hash> {
         self.end(true)
     }
@@ -243,6 +252,9 @@ impl Update<'_> {
     }
 
     fn end(mut self, hashes: bool) -> Result<Hash> {
+        if self.has_failed {
+            return Err(Error::Torn);
+        }
         let written = merged(&mut self.written);
         if self.must_be_full() {
             let is_missing = |tensor: &&TensorInfo| {
@@ -319,8 +331,9 @@ impl Update<'_> {
     }
 
     fn write_placed(&mut self, source: &Source<'_>) -> Result<()> {
-        // Also if it fails in the middle.
         self.written.extend(source.parts(u64::MAX));
+        // Until it has succeeded.
+        let had_failed = mem::replace(&mut self.has_failed, true);
         let total = source.parts(u64::MAX).iter().map(|(_, len)| len).sum();
         let work = Work {
             context: &self.updater.context,
@@ -328,7 +341,9 @@ impl Update<'_> {
             threads: self.options.thread_count(),
             progress: &|done| self.options.tell(done, total),
         };
-        work.write(source)
+        work.write(source)?;
+        self.has_failed = had_failed;
+        Ok(())
     }
 
     /// Ends the update, and tells everybody.

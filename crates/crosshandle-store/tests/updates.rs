@@ -8,6 +8,7 @@ use common::{DEADLINE, Directory, Parent, Process, is};
 use crosshandle::holder::{self, HoldOptions, ServeOptions};
 use crosshandle::{AllocationOptions, ContextOptions, Device};
 use crosshandle_store::{Error, LoadOptions, Model, NamedBytes, OpenOptions, Store};
+use safetensors::{Dtype, tensor::TensorView};
 use std::time::Duration;
 
 const HOLDER: &str = "holder";
@@ -449,6 +450,56 @@ fn what_does_not_fit_is_not_written() {
     model
         .verify(&LoadOptions::new())
         .expect("as it was written");
+}
+
+#[test]
+fn a_write_that_fails_in_the_middle_leaves_the_model_torn() {
+    const TEST: &str = "a_write_that_fails_in_the_middle_leaves_the_model_torn";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let store = store(&directory);
+    publish(&store, 1);
+    let model = store.open("model").expect("held");
+    let path = directory.path().join("new.safetensors");
+    let (large, small) = tensors(2);
+    let mut updater = store.updater("model").expect("held");
+    for is_hashed in [true, false] {
+        let views = [("large", &large), ("small", &small)].map(|(name, bytes)| {
+            let view = TensorView::new(Dtype::U8, vec![bytes.len()], bytes);
+            (name, view.expect("its bytes"))
+        });
+        safetensors::serialize_to_file(views, None, &path).expect("written");
+        // The file loses its end when its first piece was written.
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .expect("there");
+        let options = LoadOptions::new().threads(1);
+        let options = options.progress(move |_, _| file.set_len(LARGE as u64 / 2).expect("cut"));
+        let update = updater.begin(DEADLINE).expect("nobody writes");
+        let mut update = update.options(options);
+        let failed = update.load(std::slice::from_ref(&path));
+        failed.expect_err("the file is shorter than it says");
+        // The program goes on as if nothing was: also a later write does not mend it.
+        update.write([named("small", &small)]).expect("written");
+        let ended = match is_hashed {
+            true => update.finish(),
+            false => update.finish_unhashed(),
+        };
+        assert!(matches!(ended, Err(Error::Torn)), "{ended:?}");
+        assert!(matches!(model.stable(DEADLINE), Err(Error::Torn)));
+        let mut update = updater.begin(DEADLINE).expect("nobody writes");
+        assert!(update.must_be_full());
+        let all = [named("large", &large), named("small", &small)];
+        update.write(all).expect("written");
+        update.finish().expect("all of it");
+        model
+            .verify(&LoadOptions::new())
+            .expect("as it was written");
+    }
 }
 
 #[test]

@@ -38,8 +38,16 @@ def load_state_dict(
         key.removeprefix(prefix): model.get_tensor(key, "torch") for key in model.keys() if key.startswith(prefix)
     }
     if module is not None:
-        # A parameter that is loaded so is a leaf without a gradient, which read-only memory could not take.
-        for own in module.parameters():
-            own.requires_grad_(False)
-        module.load_state_dict(tensors, strict=strict, assign=True)
+        # A parameter that is loaded so is a leaf without a gradient, which read-only memory could not take. It gets that
+        # from the one that it replaces: before, since integers could not have one. A parameter may have several names.
+        named = module.named_parameters(remove_duplicate=False)
+        frozen = [own for name, own in named if name in tensors and own.requires_grad]
+        try:
+            for own in frozen:
+                own.requires_grad_(False)
+            module.load_state_dict(tensors, strict=strict, assign=True)
+        except BaseException:
+            for own in frozen:
+                own.requires_grad_(True)
+            raise
     return tensors

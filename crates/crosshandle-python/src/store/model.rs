@@ -15,6 +15,14 @@ use std::time::Duration;
 /// costs twice the processor time. Doubled: calls of other threads wait that much longer.
 const SLICE: Duration = Duration::from_millis(40);
 
+/// As `SLICE` for a wake, which asks the holder first. Halved: a wake that waits for an update asks twice as often, and
+/// may not find out in one slice that a claim is abandoned. Doubled: Ctrl-C ends it up to a second late.
+const WAKE_SLICE: Duration = Duration::from_millis(500);
+
+/// How long `wake` and `verify` wait for an update to end, as the crate's own do. Halved: large updates make them fail.
+/// Doubled: a stopped writer holds them up longer.
+const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A model that was opened: one mapping, in which all its tensors are.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreModel(Mutex<Model>);
@@ -119,6 +127,9 @@ impl StoreModel {
             Some(threads) => options.threads(threads),
             None => options,
         };
+        // A long wait for an update can be interrupted; the hash cannot.
+        let patience = Some(UPDATE_PATIENCE.as_secs_f64());
+        self.stable(py, patience)?;
         self.with(py, |model| model.verify(&options))
     }
 
@@ -155,7 +166,10 @@ impl StoreModel {
 
     /// Maps what the name stands for now at the same addresses. Returns whether that is something else.
     fn wake(&self, py: Python<'_>) -> Result<bool> {
-        self.with(py, Model::wake)
+        let patience = Some(UPDATE_PATIENCE.as_secs_f64());
+        wait(py, patience, WAKE_SLICE, |slice| {
+            self.waited(|model| model.wake_within(slice))
+        })
     }
 }
 

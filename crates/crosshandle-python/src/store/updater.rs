@@ -3,26 +3,29 @@
 use super::error::Result;
 use super::{Tensor, load_options, not_plain};
 use crate::foreign::Bytes;
-use crate::interrupt;
+use crate::interrupt::{self, SLICE};
 use crosshandle_store::{Error, NamedBytes, Updater};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, TryLockError};
+use std::time::Instant;
 
 /// A model that this process can write.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
-pub(crate) struct StoreUpdater(Mutex<Updater>);
+pub(crate) struct StoreUpdater {
+    /// Beside the lock, which an update keeps while it calls the program.
+    version: u64,
+    updater: Mutex<Updater>,
+}
 
 impl StoreUpdater {
     pub(super) fn new(updater: Updater) -> Self {
-        Self(Mutex::new(updater))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Updater> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Self {
+            version: updater.version(),
+            updater: Mutex::new(updater),
+        }
     }
 }
 
@@ -30,8 +33,8 @@ impl StoreUpdater {
 impl StoreUpdater {
     /// The version that it writes.
     #[getter]
-    fn version(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.lock().version())
+    fn version(&self) -> u64 {
+        self.version
     }
 
     /// Does one update: writes what `pieces` yields, lists of tensors, and the tensors of `files`. Returns the model's
@@ -48,16 +51,31 @@ impl StoreUpdater {
     ) -> Result<String> {
         let options = load_options(options)?;
         let mut pieces = pieces.try_iter()?;
-        let Ok(mut updater) = self.0.try_lock() else {
-            return Err(PyValueError::new_err(
-                "another thread is updating by this object: make one for each",
-            )
-            .into());
+        let mut updater = match self.updater.try_lock() {
+            Ok(updater) => updater,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(PyValueError::new_err(
+                    "an update by this object is under way: make one object for each thread",
+                )
+                .into());
+            }
         };
-        let timeout = interrupt::timeout(Some(timeout))?.unwrap_or(Duration::MAX);
         let updater: &mut Updater = &mut updater;
-        let mut update = py.detach(|| updater.begin(timeout))?;
-        update = update.options(options);
+        let timeout = interrupt::timeout(Some(timeout))?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        // As `wait` does: what this returns borrows from the updater.
+        let update = loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let next = left.map_or(SLICE, |left| left.min(SLICE));
+            let is_last = left.is_some_and(|left| left <= SLICE);
+            let free = &mut *updater;
+            match py.detach(move || free.begin(next)) {
+                Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
+                result => break result?,
+            }
+        };
+        let mut update = update.options(options);
         for piece in pieces.by_ref() {
             let tensors: Vec<Tensor<'_>> = piece?.extract()?;
             for (name, dtype, shape, array) in &tensors {
