@@ -283,6 +283,24 @@ static void update_launches(struct runtime *ur) {
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT, 16));
+  /* Back to the first kernel with one other value, and then to the second with none: each has the rest of
+     what it had last. */
+  update.numNewPointerArgs = 0;
+  update.pNewPointerArgList = NULL;
+  update.hNewKernel = kernels.fill;
+  update.numNewValueArgs = 1;
+  update.pNewValueArgList = &new_value;
+  next = 12;
+  UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, other, COUNT, 12));
+  update.hNewKernel = kernels.scale;
+  update.numNewValueArgs = 0;
+  update.pNewValueArgList = NULL;
+  UR(urEnqueueUSMFill(ur->queue, other, sizeof value, &value, (size_t)COUNT * 4, 0, NULL, NULL));
+  UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, other, COUNT, 16));
   update.hNewKernel = kernels.reverse;
   ANSWERS(UR_RESULT_ERROR_INVALID_VALUE, urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   update.hNewKernel = NULL;
