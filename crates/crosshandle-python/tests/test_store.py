@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,24 @@ def test_versions_pins_and_waiting_for_the_next_one(start: Start) -> None:
     assert store.ls() == []
 
 
+class Interrupted(Exception):
+    pass
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def update(pipe: Any) -> None:
     updater = store.updater("model")
     pipe.send("open")
@@ -259,6 +279,11 @@ def test_updates_in_place_are_seen_and_those_that_end_early_are_too(start: Start
             assert peer.receive() == "begun"
             with pytest.raises(crosshandle.TimedOut):
                 model.stable(0.05)
+            own = store.updater("model")
+            with pytest.raises(crosshandle.TimedOut):
+                own.update(arrays(9), timeout=0.1)
+            with interrupted(), pytest.raises(Interrupted):
+                own.update(arrays(9), timeout=DEADLINE)
             peer.kill()
             peer = start(update)
             assert peer.receive() == "open"

@@ -163,3 +163,16 @@ def test_gpu_arrays_are_of_all_libraries() -> None:
     assert model.get_tensor("w", "crosshandle").read_only
     cupy = pytest.importorskip("cupy")
     assert bool(cupy.array_equal(model.get_tensor("w", "cupy"), cupy.asarray(expected)))
+
+
+def test_only_what_is_loaded_loses_its_gradient() -> None:
+    import crosshandle.torch
+
+    net = network(1)
+    store.publish("net", {"0.weight": net.state_dict()["0.weight"]}, device=DEVICE)
+    with pytest.raises(RuntimeError):
+        crosshandle.torch.load_state_dict("net", net)  # type: ignore[attr-defined]
+    net = network(1)
+    crosshandle.torch.load_state_dict("net", net, strict=False)  # type: ignore[attr-defined]
+    frozen = [name for name, own in net.named_parameters() if not own.requires_grad]
+    assert frozen == ["0.weight"]
