@@ -4,7 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
+// The link itself uses more of it.
+#[allow(dead_code, unused_imports)]
 #[path = "../../crates/crosshandle-link/src/control/message/mod.rs"]
 mod message;
 

@@ -125,6 +125,7 @@ impl Queue {
         let (bytes, to, from) = match work {
             Work::Copy { to, from, len } => (*len, to, from),
             Work::CopyRect(copy) => (copy.region.bytes(), &copy.to, &copy.from),
+            // For the graph's context only: to find each node's memory would cost every run.
             Work::Graph(run) => {
                 self.copied.fetch_add(run.copied, Ordering::Relaxed);
                 return;

@@ -6,6 +6,8 @@
 
 use super::Work;
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -71,6 +73,9 @@ pub(crate) struct GraphRun {
     pub(crate) copied: u64,
     /// The counter of the bytes that commands of the graph's context copy: each context has its own.
     pub(crate) counter: Arc<AtomicU64>,
+    /// What the driver's graph did before this run, if it was the last to keep it: it goes with the run, with
+    /// no lock held, since it may keep objects of the program.
+    pub(crate) replaced: Mutex<SmallVec<[GraphNodes; 1]>>,
 }
 
 impl GraphRun {

@@ -235,7 +235,7 @@ pub(crate) trait BackendContext: Send + Sync {
         None
     }
 
-    /// Returns the maker of the driver's graphs, if the driver has any. Otherwise queues replay the nodes.
+    /// Returns the maker of the driver's graphs, if the backend has one. Otherwise queues replay the nodes.
     fn graphs(&self) -> Option<&dyn Graphs> {
         None
     }

@@ -2,6 +2,7 @@
    edges of the command buffers order them, and nothing else does. Then updates, the order of runs, what
    command buffers keep, the commands on buffers, and the errors. */
 #include "kernels.h"
+#include <pthread.h>
 
 enum { COUNT = 1 << 14, BLOCK = COUNT, ROUNDS = 12 };
 
@@ -283,6 +284,24 @@ static void update_launches(struct runtime *ur) {
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT, 16));
+  /* Back to the first kernel with one other value, and then to the second with none: each has the rest of
+     what it had last. */
+  update.numNewPointerArgs = 0;
+  update.pNewPointerArgList = NULL;
+  update.hNewKernel = kernels.fill;
+  update.numNewValueArgs = 1;
+  update.pNewValueArgList = &new_value;
+  next = 12;
+  UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, other, COUNT, 12));
+  update.hNewKernel = kernels.scale;
+  update.numNewValueArgs = 0;
+  update.pNewValueArgList = NULL;
+  UR(urEnqueueUSMFill(ur->queue, other, sizeof value, &value, (size_t)COUNT * 4, 0, NULL, NULL));
+  UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  EXPECT(holds(ur, other, COUNT, 16));
   update.hNewKernel = kernels.reverse;
   ANSWERS(UR_RESULT_ERROR_INVALID_VALUE, urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   update.hNewKernel = NULL;
@@ -308,6 +327,76 @@ static void update_launches(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
   UR(urUSMFree(ur->context, other));
   UR(urUSMFree(ur->context, seen));
+}
+
+/* One of two threads that update a command: its updates name what the other's do not. */
+struct updater {
+  ur_exp_command_buffer_handle_t buffer;
+  ur_exp_command_buffer_update_kernel_launch_desc_t update;
+  pthread_barrier_t *start;
+};
+
+static void *update_often(void *of) {
+  struct updater *updater = of;
+  pthread_barrier_wait(updater->start);
+  for (int i = 0; i < 200; i++)
+    UR(urCommandBufferUpdateKernelLaunchExp(updater->buffer, 1, &updater->update));
+  return NULL;
+}
+
+/* Threads update one command at a time: no update is lost, and none waits for ever. */
+static void update_in_threads(struct runtime *ur) {
+  struct kernels kernels = load(ur);
+  void *memory = allocate(ur, (size_t)COUNT * 4);
+  ur_mem_handle_t object = NULL;
+  UR(urMemBufferCreate(ur->context, UR_MEM_FLAG_READ_WRITE, (size_t)COUNT * 4, NULL, &object));
+  ur_exp_command_buffer_handle_t buffer = begin(ur, true, true);
+  uint32_t value = 5, next = 6, count = COUNT;
+  size_t global = COUNT;
+  ur_exp_kernel_arg_properties_t arguments[] = {pointer(0, memory), number(1, &value),
+                                                number(2, &count)};
+  ur_exp_command_buffer_command_handle_t command = NULL;
+  UR(urCommandBufferAppendKernelLaunchWithArgsExp(buffer, kernels.fill, 1, NULL, &global, NULL, 3,
+                                                  arguments, 0, NULL, 0, NULL, 0, NULL, NULL, NULL,
+                                                  &command));
+  UR(urCommandBufferFinalizeExp(buffer));
+  ur_exp_command_buffer_update_value_arg_desc_t new_value = {
+      UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_UPDATE_VALUE_ARG_DESC, NULL, 1, sizeof next, NULL, &next};
+  ur_exp_command_buffer_update_memobj_arg_desc_t new_object;
+  memset(&new_object, 0, sizeof new_object);
+  new_object.stype = UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_UPDATE_MEMOBJ_ARG_DESC;
+  new_object.hNewMemObjArg = object;
+  pthread_barrier_t start;
+  EXPECT(pthread_barrier_init(&start, NULL, 2) == 0);
+  struct updater updaters[2];
+  memset(updaters, 0, sizeof updaters);
+  pthread_t threads[2];
+  for (int i = 0; i < 2; i++) {
+    updaters[i].buffer = buffer;
+    updaters[i].start = &start;
+    updaters[i].update.stype = UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_UPDATE_KERNEL_LAUNCH_DESC;
+    updaters[i].update.hCommand = command;
+    updaters[i].update.newWorkDim = 1;
+  }
+  updaters[0].update.numNewValueArgs = 1;
+  updaters[0].update.pNewValueArgList = &new_value;
+  updaters[1].update.numNewMemObjArgs = 1;
+  updaters[1].update.pNewMemObjArgList = &new_object;
+  for (int i = 0; i < 2; i++)
+    EXPECT(pthread_create(&threads[i], NULL, update_often, &updaters[i]) == 0);
+  for (int i = 0; i < 2; i++)
+    EXPECT(pthread_join(threads[i], NULL) == 0);
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
+  UR(urQueueFinish(ur->queue));
+  static uint32_t found[COUNT];
+  UR(urEnqueueMemBufferRead(ur->queue, object, true, 0, sizeof found, found, 0, NULL, NULL));
+  for (int i = 0; i < COUNT; i++)
+    EXPECT(found[i] == next);
+  EXPECT(pthread_barrier_destroy(&start) == 0);
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urMemRelease(object));
+  UR(urUSMFree(ur->context, memory));
+  unload(&kernels);
 }
 
 static void answer_errors(struct runtime *ur) {
@@ -354,8 +443,10 @@ int main(int count, char **words) {
   run_in_several_queues(&ur);
   record_buffer_commands(&ur);
   /* Where kernels run, a test says which. */
-  if (getenv("KERNELS_PTX") != NULL)
+  if (getenv("KERNELS_PTX") != NULL) {
     update_launches(&ur);
+    update_in_threads(&ur);
+  }
   answer_errors(&ur);
   stop_runtime(&ur);
   return 0;

@@ -108,12 +108,14 @@ impl<'a> Submission<'a> {
         self,
         kind: ur_command_t,
         command: Command,
-    ) -> Result<crosshandle::Event> {
+        kept: &mut Option<crosshandle::Event>,
+    ) -> Result<()> {
         let command = self.after_waits(command)?;
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
-        self.give(kind, event.clone())?;
-        Ok(event)
+        // Even if the caller gets none: the command runs.
+        *kept = Some(event.clone());
+        self.give(kind, event)
     }
 
     /// Gives the caller the command's event, if he wants it.

@@ -71,6 +71,10 @@ pub(super) const PENDING_SLEEP_LONGEST: Duration = Duration::from_millis(1);
 /// shortest sleep. Doubled: commands that were pending begin a little later.
 pub(super) const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
+/// Bytes of a row of a copy in a graph: longer copies are of several rows. The driver takes rows that are up to
+/// 2 GiB - 1 apart. Halved: nothing changes for copies that are as short. Doubled: such copies are refused.
+pub(super) const GRAPH_COPY_ROW: usize = 1 << 30;
+
 /// How long making a graph waits until the device has it; the first launch may be slower otherwise. Halved:
 /// that happens on a busy device. Doubled: a busy device holds up the making longer.
 pub(super) const GRAPH_UPLOAD_WAIT: Duration = Duration::from_millis(100);

@@ -20,12 +20,13 @@ use unified_runtime_sys::{
 };
 
 /// A launch as it was recorded or updated last: an update names only what changes.
+#[derive(Clone)]
 pub(super) struct RecordedLaunch {
     kernel: Ref<Kernel>,
-    /// The kernels that an update may put in its place, besides its own.
-    alternatives: Vec<Ref<Kernel>>,
-    sizes: Sizes,
     arguments: Arguments<'static>,
+    /// The kernels that an update may put in its place, with the arguments that each had last.
+    alternatives: Vec<(Ref<Kernel>, Arguments<'static>)>,
+    sizes: Sizes,
 }
 
 impl RecordedLaunch {
@@ -129,11 +130,12 @@ entry_points! {
             )
         };
         let owned = arguments.into_iter().map(|argument| argument.map(Argument::into_owned));
+        let alternatives = alternatives.iter().map(|other| (other.to_ref(), Vec::new()));
         let launch = RecordedLaunch {
             kernel: kernel.to_ref(),
-            alternatives: alternatives.iter().map(Shared::to_ref).collect(),
-            sizes,
             arguments: owned.collect(),
+            alternatives: alternatives.collect(),
+            sizes,
         };
         // SAFETY: the caller vouches for what the kernel does, as long as he enqueues the command buffer.
         let command = unsafe { launch.command(buffer) }?;
@@ -146,41 +148,41 @@ entry_points! {
         updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,
     ) {
         // Before the commands are looked at, so that these errors come first.
-        buffer.update(|_| Ok(())).map_err(|failure| match updates.first() {
+        let executable = buffer.updatable().map_err(|failure| match updates.first() {
             Some(update) if update.hCommand.is_null() => Failure::NULL_HANDLE,
             _ => failure,
         })?;
-        let mut changed: Vec<(Ref<super::RecordedCommand>, RecordedLaunch, Command)> = Vec::new();
+        // What is dropped on the way out is dropped after the lock.
+        let mut changed: Vec<(Ref<super::RecordedCommand>, RecordedLaunch)> = Vec::new();
+        let mut commands = Vec::with_capacity(updates.len());
+        let _updating = buffer.updating.lock();
         for update in updates {
             let command = buffer.command(update.hCommand)?;
             // Several updates of one command add up.
-            let earlier = changed.iter().rev().find(|(other, ..)| ptr::eq(&**other, &*command));
-            let launch = command.launch.lock();
-            let present = earlier.map(|(_, launch, _)| launch).or(launch.as_ref());
+            let earlier = changed.iter().rev().find(|(other, _)| ptr::eq(&**other, &*command));
+            let present = match earlier {
+                Some((_, launch)) => Some(launch.clone()),
+                None => command.launch.lock().clone(),
+            };
             let present = present.ok_or_else(|| Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
                 "this command launches no kernel",
             ))?;
             // SAFETY: the caller passes lists as long as he says, and arguments as their types say.
             let new = unsafe { updated(buffer, present, update) }?;
-            drop(launch);
             // SAFETY: the caller vouches for what the kernel does, as long as he enqueues the buffer.
             let made = unsafe { new.command(buffer) }?;
-            changed.push((command, new, made));
+            commands.push((command.node, made));
+            changed.push((command, new));
         }
-        buffer.update(|executable| {
-            let mut launches = Vec::with_capacity(changed.len());
-            let mut commands = Vec::with_capacity(changed.len());
-            for (command, launch, made) in changed {
-                commands.push((command.node, made));
-                launches.push((command, launch));
+        executable.update_all(commands.drain(..))?;
+        for (command, launch) in &mut changed {
+            // The launch of before goes with `changed`.
+            if let Some(present) = &mut *command.launch.lock() {
+                std::mem::swap(present, launch);
             }
-            executable.update_all(commands)?;
-            for (command, launch) in launches {
-                *command.launch.lock() = Some(launch);
-            }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }
 
@@ -194,10 +196,15 @@ entry_points! {
 /// The update's lists are as long as it says, and its arguments as their types say.
 unsafe fn updated(
     buffer: &Shared<CommandBuffer>,
-    present: &RecordedLaunch,
+    present: RecordedLaunch,
     update: &ur_exp_command_buffer_update_kernel_launch_desc_t,
 ) -> Result<RecordedLaunch> {
-    let mut sizes = present.sizes;
+    let RecordedLaunch {
+        mut kernel,
+        mut arguments,
+        mut alternatives,
+        mut sizes,
+    } = present;
     let (offset, global) = (update.pNewGlobalWorkOffset, update.pNewGlobalWorkSize);
     if update.newWorkDim != 0 && update.newWorkDim != sizes.dimensions {
         if offset.is_null() || global.is_null() {
@@ -224,20 +231,18 @@ unsafe fn updated(
             sizes.local = Some(local);
         }
     }
-    let mut kernel = Ref::clone(&present.kernel);
-    let mut arguments: Arguments<'static> = Vec::new();
-    let mut alternatives = present.alternatives.clone();
     if !update.hNewKernel.is_null() && update.hNewKernel != kernel.handle() {
-        let is_it = |other: &Ref<Kernel>| other.handle() == update.hNewKernel;
+        let is_it = |(other, _): &(Ref<Kernel>, _)| other.handle() == update.hNewKernel;
         let index = alternatives.iter().position(is_it).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
                 "this kernel was not named as an alternative when the command was recorded",
             )
         })?;
-        std::mem::swap(&mut kernel, &mut alternatives[index]);
-    } else {
-        arguments = present.arguments.iter().map(Option::clone).collect();
+        // Each kernel comes with the arguments that it had last: the update names those that differ.
+        let (other, its_arguments) = &mut alternatives[index];
+        std::mem::swap(&mut kernel, other);
+        std::mem::swap(&mut arguments, its_arguments);
     }
     // SAFETY: as promised to this function.
     unsafe {
@@ -265,9 +270,9 @@ unsafe fn updated(
     }
     Ok(RecordedLaunch {
         kernel,
+        arguments,
         alternatives,
         sizes,
-        arguments,
     })
 }
 

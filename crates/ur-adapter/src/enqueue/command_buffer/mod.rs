@@ -25,6 +25,7 @@ use crosshandle::{Command, ExecutableGraph, Node};
 use launch::RecordedLaunch;
 use recording::{Recording, Run};
 use std::mem::offset_of;
+use std::sync::Arc;
 use unified_runtime_sys::{
     ur_command_buffer_exp_dditable_t, ur_command_t, ur_event_handle_t,
     ur_exp_command_buffer_command_handle_t, ur_exp_command_buffer_command_handle_t_,
@@ -40,13 +41,19 @@ pub(crate) struct CommandBuffer {
     is_updatable: bool,
     is_in_order: bool,
     is_profiling: bool,
+    /// Held during an update, so that none is lost. Taken before any other lock.
+    updating: Lock<()>,
+    /// The event of the latest run. Held until the next is submitted, which comes after it. Taken before
+    /// `state`.
+    last: Lock<Option<crosshandle::Event>>,
+    /// Never locked while commands are submitted or updated, which may wait for a device.
     state: Lock<State>,
 }
 
 /// A command, whose handle is good for as long as its command buffer.
 pub(crate) struct RecordedCommand {
     node: Node,
-    /// The launch, if it is one: what is not updated stays.
+    /// The launch, if it is one: what is not updated stays. No other lock is taken while it is held.
     launch: Lock<Option<RecordedLaunch>>,
 }
 
@@ -83,7 +90,8 @@ impl Destination for CommandBuffer {
     fn note(&self, buffer: BufferUse<'_>) {
         let state = &mut *self.state.lock();
         match &mut state.run {
-            // An update brings it along.
+            // An update brings it along. If that is refused after this, the buffer is told of queues that do
+            // not use it, which does no harm.
             Some(run) => run.note(&buffer),
             None => state.recording.note(&buffer),
         }
@@ -219,8 +227,7 @@ impl CommandBuffer {
         }
     }
 
-    /// Calls `act` with the executable graph, and a command by its handle, which is looked for among those
-    /// that are known.
+    /// Returns a command by its handle, which is looked for among those that are known.
     ///
     /// # Errors
     /// `INVALID_NULL_HANDLE`, `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP`.
@@ -242,11 +249,11 @@ impl CommandBuffer {
         })
     }
 
-    /// Updates the executable graph.
+    /// Returns the executable graph, to be updated.
     ///
     /// # Errors
     /// `INVALID_OPERATION` before the command buffer is finalized, or if it was not created for updates.
-    fn update(&self, act: impl FnOnce(&ExecutableGraph) -> Result<()>) -> Result<()> {
+    fn updatable(&self) -> Result<Arc<ExecutableGraph>> {
         let state = self.state.lock();
         let run = state.run.as_ref().ok_or_else(not_finalized)?;
         if !self.is_updatable {
@@ -255,7 +262,7 @@ impl CommandBuffer {
                 "this command buffer was not created for updates",
             ));
         }
-        act(run.executable())
+        Ok(run.executable())
     }
 }
 
@@ -279,6 +286,8 @@ entry_points! {
             is_updatable: desc.isUpdatable != 0,
             is_in_order: desc.isInOrder != 0,
             is_profiling: desc.enableProfiling != 0,
+            updating: Lock::default(),
+            last: Lock::default(),
             state: Lock::new(state),
         })))
     }
@@ -329,9 +338,19 @@ entry_points! {
         if buffer.is_profiling {
             submission = submission.with_timestamps();
         }
-        let mut state = buffer.state.lock();
-        let run = state.run.as_mut().ok_or_else(not_finalized)?;
-        run.submit(submission, ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP)
+        let mut last = buffer.last.lock();
+        let mut command = {
+            let state = buffer.state.lock();
+            let run = state.run.as_ref().ok_or_else(not_finalized)?;
+            run.command(queue)
+        };
+        if let Some(last) = &*last
+            && matches!(last.try_wait(), Ok(false))
+        {
+            command = command.after(last);
+        }
+        let kind = ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP;
+        submission.submit_and_keep(kind, command, &mut last)
     }
 }
 

@@ -1,11 +1,10 @@
 //! Recordings: what command buffers record, and how it runs.
 
 use crate::abi::failure::Result;
-use crate::enqueue::Submission;
 use crate::memory::buffer::{BufferUse, RecordedUse};
-use crosshandle::{Command, Event, ExecutableGraph, Graph, Node};
+use crate::queue::Queue;
+use crosshandle::{Command, ExecutableGraph, Graph, Node};
 use std::sync::Arc;
-use unified_runtime_sys::ur_command_t;
 
 /// Commands that are being recorded.
 pub(crate) struct Recording {
@@ -36,9 +35,8 @@ impl Recording {
     /// Makes what runs.
     pub(crate) fn instantiate(&self) -> Result<Run> {
         Ok(Run {
-            executable: self.graph.instantiate()?,
+            executable: Arc::new(self.graph.instantiate()?),
             uses: self.uses.clone(),
-            last: None,
         })
     }
 }
@@ -51,10 +49,8 @@ fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
 
 /// A recording that runs.
 pub(crate) struct Run {
-    executable: ExecutableGraph,
+    executable: Arc<ExecutableGraph>,
     uses: Vec<Arc<RecordedUse>>,
-    /// The event of the latest run.
-    last: Option<Event>,
 }
 
 impl Run {
@@ -63,22 +59,15 @@ impl Run {
         note(&mut self.uses, buffer);
     }
 
-    pub(crate) fn executable(&self) -> &ExecutableGraph {
-        &self.executable
+    pub(crate) fn executable(&self) -> Arc<ExecutableGraph> {
+        Arc::clone(&self.executable)
     }
 
-    /// Submits a run, after the one before. One that failed is no reason for the next not to run.
-    pub(crate) fn submit(&mut self, submission: Submission<'_>, kind: ur_command_t) -> Result<()> {
+    /// Makes the command of a run, and lets the buffers know that the queue runs it.
+    pub(crate) fn command(&self, queue: &Queue) -> Command {
         for buffer in &self.uses {
-            buffer.by(submission.queue());
+            buffer.by(queue);
         }
-        let mut command = self.executable.command();
-        if let Some(last) = &self.last
-            && matches!(last.try_wait(), Ok(false))
-        {
-            command = command.after(last);
-        }
-        self.last = Some(submission.submit_and_keep(kind, command)?);
-        Ok(())
+        self.executable.command()
     }
 }

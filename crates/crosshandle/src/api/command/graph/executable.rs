@@ -4,7 +4,7 @@ use super::{Node, Recorded, unknown_node};
 use crate::api::command::Command;
 use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
-use crate::hal::{DriverGraph, GraphNodes, GraphRun, Submission, Work};
+use crate::hal::{DriverGraph, GraphNode, GraphNodes, GraphRun, Submission, Work};
 use crate::sync::Mutex;
 use std::fmt;
 use std::mem;
@@ -16,11 +16,14 @@ use std::sync::Arc;
 /// # Order of runs
 /// A run is a command: its queue and its events order it. A driver's own graph
 /// ([`native_graphs`](crate::Capabilities::native_graphs)) also begins no run before the one before has
-/// ended, in whatever queue that is; so let no run wait for a signal that comes only after a later run.
+/// ended, in whatever queue that is; so let no run wait for a signal that comes only after a later run. Do not
+/// rely on that order where runs must not overlap: after an [update](Self::update) for which a new graph of the
+/// driver is made, runs of the old one and of the new one in different queues are ordered by events alone.
 ///
 /// # Updates
 /// [`update`](Self::update) changes the runs that are submitted after it. Those that were submitted before,
-/// done or not, do what was recorded then.
+/// done or not, do what was recorded then. A driver's own graph keeps the commands that it did last until its
+/// next run does others.
 pub struct ExecutableGraph {
     core: Arc<ContextCore>,
     graph: u64,
@@ -88,6 +91,7 @@ impl ExecutableGraph {
             driver_graph: state.driver_graph.clone(),
             copied: state.copied,
             counter: Arc::clone(self.core.exporter().copied()),
+            replaced: Mutex::default(),
         })));
         submission.is_on_host = state.is_on_host;
         Command { submission }
@@ -97,8 +101,8 @@ impl ExecutableGraph {
     /// arguments or of another shape, a fill with another pattern, or any other command that can be recorded.
     /// The nodes that it comes after stay the same.
     ///
-    /// A driver's own graph takes another launch of the same kernel, and other fills, at its next run;
-    /// for a command of another kind, or another copy, a new one is made, as
+    /// A driver's own graph takes another launch of the same kernel, and other fills of memory of the same kind,
+    /// at its next run; for a command of another kind, or another copy, a new one is made, as
     /// [`instantiate`](crate::Graph::instantiate) does.
     ///
     /// # Errors
@@ -113,32 +117,41 @@ impl ExecutableGraph {
     /// # Errors
     /// As [`update`](Self::update).
     pub fn update_all(&self, updates: impl IntoIterator<Item = (Node, Command)>) -> Result<()> {
-        let updating = self.updating.lock();
+        // Nothing is locked here: the iterator is the program's, and so may be what a command or a node keeps,
+        // which is dropped here, after an error too. No update changes how many nodes there are, or their order.
+        let recorded = Arc::clone(&self.state.lock().nodes);
         let mut changed = Vec::new();
-        let (present, driver_graph) = {
-            let state = self.state.lock();
-            (Arc::clone(&state.nodes), state.driver_graph.clone())
-        };
         for (node, command) in updates {
             if node.graph != self.graph {
                 return Err(unknown_node());
             }
             let index = node.index as usize;
             // A node that was recorded after this was made.
-            let old = present.get(index);
+            let old = recorded.get(index);
             let old = old.ok_or_else(|| {
                 Error::invalid("this node was recorded after this graph was instantiated")
             })?;
             let new = Recorded::new(command.submission, Arc::clone(&old.after))?;
             changed.push((index, new.prepare(&self.core)?));
         }
+        drop(self.replace(&changed)?);
+        Ok(())
+    }
+
+    /// Replaces nodes, one update at a time. Returns the state of before, to be dropped without a lock.
+    fn replace(&self, changed: &[(usize, Arc<GraphNode>)]) -> Result<State> {
+        let _updating = self.updating.lock();
+        let (present, driver_graph) = {
+            let state = self.state.lock();
+            (Arc::clone(&state.nodes), state.driver_graph.clone())
+        };
         let fits = driver_graph.as_ref().is_none_or(|graph| {
             let mut changed = changed.iter();
             changed.all(|(index, node)| graph.accepts(*index, node))
         });
         let mut nodes = Vec::clone(&present);
         for (index, node) in changed {
-            nodes[index] = node;
+            nodes[*index] = Arc::clone(node);
         }
         let nodes = Arc::new(nodes);
         let driver_graph = match fits {
@@ -146,11 +159,7 @@ impl ExecutableGraph {
             false => instantiate(&self.core, &nodes)?,
         };
         let new = State::new(nodes, driver_graph);
-        let old = mem::replace(&mut *self.state.lock(), new);
-        // If no run is left, what the nodes keep is dropped here, without a lock: it may be the program's.
-        drop(updating);
-        drop((present, old));
-        Ok(())
+        Ok(mem::replace(&mut *self.state.lock(), new))
     }
 
     /// Returns the number of nodes.

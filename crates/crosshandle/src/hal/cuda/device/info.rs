@@ -82,7 +82,7 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             partial_mappings: false,
             // A stream compares numbers, and goes on when they are reached.
             late_failures: false,
-            native_graphs: true,
+            native_graphs: driver.has_graphs(),
             timer_resolution: tuning::TIMER_RESOLUTION,
         },
     })

@@ -2,11 +2,12 @@
 //!
 //! In all calls the graph's context must be current (see `Driver::enter`).
 
+use super::library::GraphLibrary;
 use super::{
     ContextHandle, DeviceAddress, Driver, FillWord, FunctionHandle, GraphHandle, GraphNodeHandle,
     GraphRunHandle, Grid, RectCopy, StreamHandle,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::os::process;
 use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMSET_NODE_PARAMS};
 use std::ffi::{c_uint, c_void};
@@ -27,6 +28,7 @@ pub(crate) enum Step<'a> {
 /// [instantiated](Self::instantiate). Only a graph that no stream runs is dropped.
 pub(crate) struct Graph {
     driver: &'static Driver,
+    library: &'static GraphLibrary,
     context: ContextHandle,
     description: GraphHandle,
     nodes: Vec<GraphNodeHandle>,
@@ -34,13 +36,24 @@ pub(crate) struct Graph {
 }
 
 impl Driver {
+    /// Returns whether the driver has all functions for graphs.
+    pub(crate) fn has_graphs(&self) -> bool {
+        self.library.graphs.is_some()
+    }
+
     /// Makes a graph without nodes, for the current context, which is `context`.
     pub(crate) fn create_graph(&'static self, context: ContextHandle) -> Result<Graph> {
+        let library = self.library.graphs.as_ref().ok_or_else(|| {
+            Error::Unsupported(
+                "this NVIDIA driver has not all functions for graphs; submit the commands one by one".into(),
+            )
+        })?;
         let mut description = GraphHandle::NONE;
-        let code = (self.library.graph_create)(&mut description, 0);
+        let code = (library.graph_create)(&mut description, 0);
         self.check("cuGraphCreate", code)?;
         Ok(Graph {
             driver: self,
+            library,
             context,
             description,
             nodes: Vec::new(),
@@ -60,7 +73,7 @@ impl Graph {
         let (before, count) = (after.as_ptr(), after.len());
         let mut node = GraphNodeHandle::NONE;
         let (driver, graph) = (self.driver, self.description);
-        let library = &driver.library;
+        let library = self.library;
         // SAFETY: the result, the nodes before, and the parameters are live, and read before the call
         // returns; the nodes are this graph's. The caller promises the rest.
         unsafe {
@@ -101,7 +114,7 @@ impl Graph {
     /// Makes what can be launched. No node is added from then on.
     pub(crate) fn instantiate(&mut self) -> Result<()> {
         let mut run = GraphRunHandle::NONE;
-        let code = (self.driver.library.graph_instantiate)(&mut run, self.description, 0);
+        let code = (self.library.graph_instantiate)(&mut run, self.description, 0);
         self.driver
             .check_launch("cuGraphInstantiateWithFlags", code)?;
         self.run = Some(run);
@@ -114,7 +127,7 @@ impl Graph {
     /// As for [`add`](Self::add).
     pub(crate) unsafe fn update(&self, index: usize, step: Step<'_>) -> Result<()> {
         let (driver, node) = (self.driver, self.nodes[index]);
-        let library = &driver.library;
+        let library = self.library;
         let Some(run) = self.run else {
             return Ok(());
         };
@@ -147,7 +160,7 @@ impl Graph {
             return Ok(());
         };
         // SAFETY: both live; the graph is not dropped before the stream is past this.
-        let code = unsafe { (self.driver.library.graph_upload)(run, stream) };
+        let code = unsafe { (self.library.graph_upload)(run, stream) };
         self.driver.check("cuGraphUpload", code)
     }
 
@@ -160,7 +173,7 @@ impl Graph {
             return Ok(());
         };
         // SAFETY: promised by the caller.
-        let code = unsafe { (self.driver.library.graph_launch)(run, stream) };
+        let code = unsafe { (self.library.graph_launch)(run, stream) };
         self.driver.check_launch("cuGraphLaunch", code)
     }
 }
@@ -208,7 +221,7 @@ impl Drop for Graph {
         if process::is_forked() {
             return;
         }
-        let library = &self.driver.library;
+        let library = self.library;
         if let Some(run) = self.run {
             // SAFETY: made for this, destroyed once; nothing launches it any more.
             let code = unsafe { (library.graph_run_destroy)(run) };

@@ -25,6 +25,8 @@ macro_rules! library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
             /// The functions for programs, if all of them are there.
             pub(super) programs: Option<ProgramLibrary>,
+            /// The functions for graphs, if all of them are there.
+            pub(super) graphs: Option<GraphLibrary>,
         }
 
         impl Library {
@@ -49,6 +51,7 @@ macro_rules! library {
                         $($safe: required(stringify!($safe_symbol))?,)*
                         $($name: required(stringify!($symbol))?,)*
                         programs: ProgramLibrary::find(),
+                        graphs: GraphLibrary::find(),
                     })
                 }
             }
@@ -83,19 +86,20 @@ unsafe fn find<T: Copy>(symbol: &str) -> Option<T> {
     }
 }
 
-macro_rules! program_library {
-    (safe { $($safe:ident = $safe_symbol:ident($($safe_argument:ty),* $(,)?);)* }
+macro_rules! library_of_some {
+    ($(#[$meta:meta])* $library:ident
+     safe { $($safe:ident = $safe_symbol:ident($($safe_argument:ty),* $(,)?);)* }
      unsafe { $($name:ident = $symbol:ident($($argument:ty),* $(,)?);)* }
      optional { $($newer:ident = $newer_symbol:ident($($newer_argument:ty),* $(,)?);)* }) => {
-        /// The functions for programs and kernels. A driver without them has devices that run none.
+        $(#[$meta])*
         /// The safe ones are safe for the reason given at [`Library`].
-        pub(super) struct ProgramLibrary {
+        pub(super) struct $library {
             $(pub(super) $safe: extern "C" fn($($safe_argument),*) -> Code,)*
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
             $(pub(super) $newer: Option<extern "C" fn($($newer_argument),*) -> Code>,)*
         }
 
-        impl ProgramLibrary {
+        impl $library {
             /// Finds the functions in the loaded library; `None` if one that CUDA 12 has is
             /// missing.
             fn find() -> Option<Self> {
@@ -151,8 +155,6 @@ library! {
         event_record = cuEventRecord(EventHandle, StreamHandle);
         event_query = cuEventQuery(EventHandle);
         event_elapsed_time = cuEventElapsedTime(&mut f32, EventHandle, EventHandle);
-        graph_create = cuGraphCreate(&mut GraphHandle, c_uint);
-        graph_instantiate = cuGraphInstantiateWithFlags(&mut GraphRunHandle, GraphHandle, c_ulonglong);
     }
     unsafe {
         device_get_name = cuDeviceGetName(*mut c_char, c_int, CUdevice);
@@ -179,22 +181,12 @@ library! {
         memset_16 = cuMemsetD16Async(CUdeviceptr, u16, usize, StreamHandle);
         memset_32 = cuMemsetD32Async(CUdeviceptr, u32, usize, StreamHandle);
         event_destroy = cuEventDestroy_v2(EventHandle);
-        graph_destroy = cuGraphDestroy(GraphHandle);
-        graph_add_empty = cuGraphAddEmptyNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize);
-        graph_add_kernel = cuGraphAddKernelNode_v2(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_KERNEL_NODE_PARAMS_v2);
-        graph_add_memcpy = cuGraphAddMemcpyNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_MEMCPY3D, ContextHandle);
-        graph_add_memset = cuGraphAddMemsetNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_MEMSET_NODE_PARAMS, ContextHandle);
-        graph_set_attribute = cuGraphKernelNodeSetAttribute(GraphNodeHandle, c_uint, *const CUlaunchAttributeValue);
-        graph_run_destroy = cuGraphExecDestroy(GraphRunHandle);
-        graph_run_set_kernel = cuGraphExecKernelNodeSetParams_v2(GraphRunHandle, GraphNodeHandle, *const CUDA_KERNEL_NODE_PARAMS_v2);
-        graph_run_set_memcpy = cuGraphExecMemcpyNodeSetParams(GraphRunHandle, GraphNodeHandle, *const CUDA_MEMCPY3D, ContextHandle);
-        graph_run_set_memset = cuGraphExecMemsetNodeSetParams(GraphRunHandle, GraphNodeHandle, *const CUDA_MEMSET_NODE_PARAMS, ContextHandle);
-        graph_upload = cuGraphUpload(GraphRunHandle, StreamHandle);
-        graph_launch = cuGraphLaunch(GraphRunHandle, StreamHandle);
     }
 }
 
-program_library! {
+library_of_some! {
+    /// The functions for programs and kernels. A driver without them has devices that run none.
+    ProgramLibrary
     safe {
         func_get_attribute = cuFuncGetAttribute(&mut c_int, c_uint, FunctionHandle);
         func_set_attribute = cuFuncSetAttribute(FunctionHandle, c_uint, c_int);
@@ -216,4 +208,28 @@ program_library! {
         func_get_param_info = cuFuncGetParamInfo(FunctionHandle, usize, &mut usize, &mut usize);
         func_load = cuFuncLoad(FunctionHandle);
     }
+}
+
+library_of_some! {
+    /// The functions for graphs. A driver without them has devices that run none.
+    GraphLibrary
+    safe {
+        graph_create = cuGraphCreate(&mut GraphHandle, c_uint);
+        graph_instantiate = cuGraphInstantiateWithFlags(&mut GraphRunHandle, GraphHandle, c_ulonglong);
+    }
+    unsafe {
+        graph_destroy = cuGraphDestroy(GraphHandle);
+        graph_add_empty = cuGraphAddEmptyNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize);
+        graph_add_kernel = cuGraphAddKernelNode_v2(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_KERNEL_NODE_PARAMS_v2);
+        graph_add_memcpy = cuGraphAddMemcpyNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_MEMCPY3D, ContextHandle);
+        graph_add_memset = cuGraphAddMemsetNode(*mut GraphNodeHandle, GraphHandle, *const GraphNodeHandle, usize, *const CUDA_MEMSET_NODE_PARAMS, ContextHandle);
+        graph_set_attribute = cuGraphKernelNodeSetAttribute(GraphNodeHandle, c_uint, *const CUlaunchAttributeValue);
+        graph_run_destroy = cuGraphExecDestroy(GraphRunHandle);
+        graph_run_set_kernel = cuGraphExecKernelNodeSetParams_v2(GraphRunHandle, GraphNodeHandle, *const CUDA_KERNEL_NODE_PARAMS_v2);
+        graph_run_set_memcpy = cuGraphExecMemcpyNodeSetParams(GraphRunHandle, GraphNodeHandle, *const CUDA_MEMCPY3D, ContextHandle);
+        graph_run_set_memset = cuGraphExecMemsetNodeSetParams(GraphRunHandle, GraphNodeHandle, *const CUDA_MEMSET_NODE_PARAMS, ContextHandle);
+        graph_upload = cuGraphUpload(GraphRunHandle, StreamHandle);
+        graph_launch = cuGraphLaunch(GraphRunHandle, StreamHandle);
+    }
+    optional {}
 }

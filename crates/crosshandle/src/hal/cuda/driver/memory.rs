@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::os::descriptor;
 use crate::os::process;
 use crate::types::Access;
+use cudarc::driver::sys::CUpointer_attribute as Attribute;
 use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
@@ -46,6 +47,10 @@ impl Drop for Allocation {
         self.driver.note("cuMemRelease", code);
     }
 }
+
+/// The kind of some memory, and the context and the device that it is of, as far as the driver says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home([Option<u64>; 3]);
 
 impl Driver {
     /// Returns the granularity of physical memory and of mappings, in bytes.
@@ -248,14 +253,29 @@ impl Driver {
     /// Returns whether the driver knows the memory at an address: its own, or registered memory of
     /// the host.
     pub(crate) fn knows(&self, address: DeviceAddress) -> bool {
-        let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-        let mut kind: c_uint = 0;
-        // SAFETY: the result is as large as this attribute is; any address may be asked about.
+        let kind = Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        self.pointer_attribute(address, kind).is_some()
+    }
+
+    /// Returns what kind of memory is at an address, and whose it is.
+    pub(crate) fn home(&self, address: DeviceAddress) -> Home {
+        let attributes = [
+            Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            Attribute::CU_POINTER_ATTRIBUTE_CONTEXT,
+            Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        ];
+        Home(attributes.map(|attribute| self.pointer_attribute(address, attribute)))
+    }
+
+    /// Returns an attribute of at most 8 bytes of the memory at an address, if the driver knows it.
+    fn pointer_attribute(&self, address: DeviceAddress, attribute: Attribute) -> Option<u64> {
+        let mut value: u64 = 0;
+        // SAFETY: the result is at least as large as the attribute is; any address may be asked about.
         let code = unsafe {
-            let place = (&raw mut kind).cast();
+            let place = (&raw mut value).cast();
             (self.library.pointer_get_attribute)(place, attribute as c_uint, address)
         };
-        code == SUCCESS
+        (code == SUCCESS).then_some(value)
     }
 
     /// Logs the failure of something that cannot be undone any more.

@@ -28,7 +28,7 @@ pub(super) use function::Grid;
 pub(super) use graph::{Graph, Step};
 pub(super) use handle::{ContextHandle, EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
 use handle::{GraphHandle, GraphNodeHandle, GraphRunHandle};
-pub(super) use memory::{Allocation, DeviceAddress};
+pub(super) use memory::{Allocation, DeviceAddress, Home};
 pub(super) use native::{Found, LegacyHandle};
 pub(super) use program::{Image, ImageKind};
 pub(super) use stream::{CudaEvent, FillWord, RectCopy, Side, Stream, is_capturing};

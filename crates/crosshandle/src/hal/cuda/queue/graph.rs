@@ -11,11 +11,11 @@ use super::work::{self, Extra, Target};
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::{Gpu, await_condition};
 use crate::hal::cuda::driver::{
-    DeviceAddress, FillWord, Graph, RectCopy, Side, Step, StreamHandle,
+    DeviceAddress, FillWord, Graph, Home, RectCopy, Side, Step, StreamHandle,
 };
 use crate::hal::cuda::program::{self, DriverLaunch};
 use crate::hal::cuda::scheduler::Urgency;
-use crate::hal::cuda::tuning::{GRAPH_NODE_BYTES, GRAPH_UPLOAD_WAIT};
+use crate::hal::cuda::tuning::{GRAPH_COPY_ROW, GRAPH_NODE_BYTES, GRAPH_UPLOAD_WAIT};
 use crate::hal::{DriverGraph, GraphNode, GraphNodes, GraphRun, PreparedNode, Work};
 use crate::sync::Mutex;
 use smallvec::SmallVec;
@@ -27,7 +27,12 @@ use std::sync::Arc;
 /// A step of a node, as a driver's node does it.
 enum Part {
     Copy(RectCopy),
-    Fill(DeviceAddress, FillWord, usize),
+    Fill {
+        to: DeviceAddress,
+        word: FillWord,
+        count: usize,
+        home: Home,
+    },
     /// The launch that is the node's work.
     Launch,
 }
@@ -46,19 +51,30 @@ struct Parts<'a> {
 
 impl Target for Parts<'_> {
     unsafe fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, len: usize) -> Result<()> {
-        let place = |start| Side {
-            start,
-            row_pitch: len,
-            slice_rows: 1,
-            is_unknown: false,
+        // The driver limits the length of rows, so a long copy is one of many rows and one of the rest.
+        let (rows, rest) = (len / GRAPH_COPY_ROW, len % GRAPH_COPY_ROW);
+        let copy = |offset: usize, width: usize, rows: usize| {
+            let place = |start: DeviceAddress| Side {
+                start: start + offset as DeviceAddress,
+                row_pitch: width,
+                slice_rows: rows,
+                is_unknown: false,
+            };
+            RectCopy {
+                to: place(to),
+                from: place(from),
+                sizes: [width, rows, 1],
+            }
         };
-        let copy = RectCopy {
-            to: place(to),
-            from: place(from),
-            sizes: [len, 1, 1],
-        };
-        // SAFETY: only notes it.
-        unsafe { self.copy_rect(&copy) }
+        if rows > 0 {
+            // SAFETY: only notes it.
+            unsafe { self.copy_rect(&copy(0, GRAPH_COPY_ROW, rows))? };
+        }
+        if rest > 0 {
+            // SAFETY: only notes it.
+            unsafe { self.copy_rect(&copy(len - rest, rest, 1))? };
+        }
+        Ok(())
     }
 
     unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()> {
@@ -76,7 +92,13 @@ impl Target for Parts<'_> {
     }
 
     unsafe fn fill(&mut self, to: DeviceAddress, word: FillWord, count: usize) -> Result<()> {
-        self.parts.push(Part::Fill(to, word, count));
+        let home = self.gpu.driver().home(to);
+        self.parts.push(Part::Fill {
+            to,
+            word,
+            count,
+            home,
+        });
         Ok(())
     }
 }
@@ -138,7 +160,12 @@ fn with_step<R>(
 ) -> Result<R> {
     match (part, node.work.work()) {
         (Part::Copy(copy), _) => act(Step::Copy(copy)),
-        (Part::Fill(to, word, count), _) => act(Step::Fill(*to, *word, *count)),
+        (
+            Part::Fill {
+                to, word, count, ..
+            },
+            _,
+        ) => act(Step::Fill(*to, *word, *count)),
         (Part::Launch, Work::Launch(launch)) => {
             let DriverLaunch {
                 function,
@@ -219,12 +246,11 @@ impl DriverGraph for CudaGraph {
             return false;
         };
         let mut pairs = old.parts.iter().zip(&new.parts);
-        // The driver takes no other copy of rows, nor one between other kinds of memory.
-        let is_alike = |(old, new): (&Part, &Part)| {
-            matches!(
-                (old, new),
-                (Part::Fill(..), Part::Fill(..)) | (Part::Launch, Part::Launch)
-            )
+        // The driver takes no other copy of rows, nor a copy or a fill of other kinds of memory.
+        let is_alike = |(old, new): (&Part, &Part)| match (old, new) {
+            (Part::Fill { home: old, .. }, Part::Fill { home: new, .. }) => old == new,
+            (Part::Launch, Part::Launch) => true,
+            _ => false,
         };
         if old.parts.len() != new.parts.len() || !pairs.all(is_alike) {
             return false;
@@ -242,10 +268,15 @@ impl DriverGraph for CudaGraph {
 }
 
 impl State {
-    /// Lets the driver's graph do what these nodes say.
-    fn bring_up(&mut self, gpu: &Gpu, places: &[Range<usize>], nodes: &GraphNodes) -> Result<()> {
+    /// Lets the driver's graph do what these nodes say. Returns the nodes that it did, if there is a graph.
+    fn bring_up(
+        &mut self,
+        gpu: &Gpu,
+        places: &[Range<usize>],
+        nodes: &GraphNodes,
+    ) -> Result<Option<GraphNodes>> {
         let Some(graph) = &self.graph else {
-            return Ok(());
+            return Ok(None);
         };
         let is_unknown = std::mem::replace(&mut self.is_unknown, true);
         for ((node, present), place) in nodes.iter().zip(&*self.nodes).zip(places) {
@@ -260,9 +291,8 @@ impl State {
                 with_step(gpu, node, part, |step| unsafe { graph.update(index, step) })?;
             }
         }
-        self.nodes = Arc::clone(nodes);
         self.is_unknown = false;
-        Ok(())
+        Ok(Some(std::mem::replace(&mut self.nodes, Arc::clone(nodes))))
     }
 }
 
@@ -278,7 +308,9 @@ pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, run: &GraphRun) -> 
         .ok_or_else(|| Error::invalid("this graph was made in another of the driver's contexts"))?;
     let mut state = graph.state.lock();
     if state.is_unknown || !Arc::ptr_eq(&state.nodes, &run.nodes) {
-        state.bring_up(gpu, &graph.places, &run.nodes)?;
+        let replaced = state.bring_up(gpu, &graph.places, &run.nodes)?;
+        // What they keep may be the program's, and the queue is locked here.
+        run.replaced.lock().extend(replaced);
     }
     match &state.graph {
         // SAFETY: promised by the caller; the run keeps the graph and its nodes.
