@@ -982,6 +982,19 @@ fn a_region_has_one_writer_at_a_time() {
     assert_eq!(claim(&mut second, 0, true).expect("by force").0, 4);
     Pair::kill(pair.await_safe().pid);
     assert_eq!(pair.holder.open("region").expect("held").epoch, 4);
+    // Force is for this claim alone: the next one asks for the end of both, also at the successor.
+    for (order, answer) in [("end", "ended"), ("drop", "dropped")] {
+        second.say(order);
+        assert_eq!(second.hear(), answer);
+    }
+    let mut fourth = Process::start(TEST, WRITER, &directory);
+    let refused = claim(&mut fourth, 0, false).expect_err("the third lives");
+    assert!(
+        refused.contains(&format!("process {}, has not ended", third.id())),
+        "{refused}"
+    );
+    third.kill();
+    assert_eq!(claim(&mut fourth, 30_000, false).expect("claimed").0, 5);
 }
 
 fn check_open(directory: &Directory, held: &HeldName) {

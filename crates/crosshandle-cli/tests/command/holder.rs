@@ -297,7 +297,9 @@ fn a_fence_ends_an_epoch() {
     let listed = sandbox.run(["ls"]).expect(0);
     let state = format!("epoch 3 of {}", std::process::id());
     assert!(listed.text().contains(&state), "{}", listed.text());
-    sandbox.run(["fence", "region", "--force"]).expect(0);
+    let forced = sandbox.run(["fence", "region", "--force"]).expect(0);
+    let expected = "region epoch 4: forced: the writer before may write still\n";
+    assert_eq!(forced.text(), expected);
     lease.end().expect_err("it has another writer by now");
     sandbox.run(["fence", "absent"]).expect(1);
 }

@@ -41,5 +41,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         .claim(&args.name, &options)?;
     let epoch = lease.epoch();
     lease.end()?;
-    output::line(format_args!("{} epoch {epoch}: nobody writes", args.name))
+    let name = &args.name;
+    match args.force {
+        true => output::line(format_args!(
+            "{name} epoch {epoch}: forced: the writer before may write still"
+        )),
+        false => output::line(format_args!("{name} epoch {epoch}: nobody writes")),
+    }
 }

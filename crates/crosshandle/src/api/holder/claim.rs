@@ -130,7 +130,6 @@ impl Holder {
     pub fn await_epoch(&self, name: &str, epoch: u64, timeout: Duration) -> Result<HeldName> {
         self.within(timeout).opened(Question::Await {
             name: name.to_owned(),
-            writes: false,
             version: 0,
             epoch: Some(epoch),
         })

@@ -294,7 +294,6 @@ impl Holder {
     pub fn await_version(&self, name: &str, version: u64, timeout: Duration) -> Result<HeldName> {
         let question = Question::Await {
             name: name.to_owned(),
-            writes: false,
             version,
             epoch: None,
         };

@@ -11,7 +11,7 @@
 //! can a process that maps memory for reading and makes that writable later.
 
 use super::identity::{Image, Maker, ProcessIdentity, Status, ancestors};
-use super::tuning::MAX_PROCESS_SCANS;
+use super::tuning::{MAX_EARLIER_WRITERS, MAX_PROCESS_SCANS};
 use crate::ipc::broker::{FileId, PeerPolicy};
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use serde::{Deserialize, Serialize};
@@ -65,6 +65,8 @@ pub(super) struct Claim {
     pub(super) region: Region,
     /// The writer so far.
     pub(super) writer: Option<Writer>,
+    /// Others that may write still, but for the claimer itself.
+    pub(super) earlier: Vec<Writer>,
     /// The process that claims; 0 if it has no number here.
     pub(super) claimer: u32,
     /// The holder and its successor.
@@ -85,7 +87,7 @@ enum Look {
 impl Claim {
     /// Returns why the memory may still be written, if it may.
     pub(super) fn prove(&self) -> Result<(), Refusal> {
-        self.prove_writer_over()?;
+        self.prove_writers_over()?;
         if !self.region.makers.is_empty() {
             self.prove_makers_over()?;
         }
@@ -106,21 +108,42 @@ impl Claim {
         Err("processes come and go too fast to look at all of them; try again".into())
     }
 
-    fn prove_writer_over(&self) -> Result<(), Refusal> {
-        let Some(writer) = self.writer.as_ref().filter(|writer| !writer.is_released) else {
-            return Ok(());
-        };
-        match writer.process {
-            None => Err(
-                "the holder cannot see the process of its writer (run both in one PID namespace)"
+    /// Returns the processes that must have ended, with all that they have forked.
+    fn writers(&self) -> impl Iterator<Item = &Writer> {
+        let released = |writer: &&Writer| !writer.is_released;
+        self.writer.iter().chain(&self.earlier).filter(released)
+    }
+
+    fn prove_writers_over(&self) -> Result<(), Refusal> {
+        if self.earlier.len() > MAX_EARLIER_WRITERS {
+            return Err(
+                "more processes may write it than the holder keeps: publish its next version, of other \
+                 memory"
                     .into(),
-            ),
-            Some(process) if process.has_ended() => Ok(()),
-            Some(process) => Err(format!(
-                "its writer, process {}, has not ended and has not released it",
-                process.pid
-            )),
+            );
         }
+        for writer in self.writers() {
+            let Some(process) = writer.process else {
+                return Err(
+                    "the holder cannot see the process of a writer (run both in one PID namespace)"
+                        .into(),
+                );
+            };
+            if !process.has_ended() {
+                return Err(format!(
+                    "its writer, process {}, has not ended and has not released it",
+                    process.pid
+                ));
+            }
+            if writer.image.is_none() {
+                return Err(format!(
+                    "the holder could not look at its writer, process {}, so it cannot tell whether children \
+                     that this has forked live: run both as one user with the same capabilities",
+                    process.pid
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn prove_makers_over(&self) -> Result<(), Refusal> {
@@ -173,9 +196,8 @@ impl Claim {
             .unwrap_or("")
             .split_whitespace()
             .filter_map(|text| text.parse().ok());
-        let writer = self.writer.as_ref().filter(|writer| !writer.is_released);
         let may_have_it =
-            |uid: u32| self.policy.admits(uid) || writer.is_some_and(|writer| writer.uid == uid);
+            |uid: u32| self.policy.admits(uid) || self.writers().any(|writer| writer.uid == uid);
         if !users.any(may_have_it) {
             return Ok(Look::Harmless);
         }
@@ -192,8 +214,9 @@ impl Claim {
                 false => Ok(Look::Vanished),
             };
         }
-        if let Some((writer, image)) = writer.and_then(|writer| Some((writer, writer.image?))) {
-            if status.image == Some(image) && writer.process != Some(status.identity) {
+        for writer in self.writers() {
+            let is_same = status.image.is_some() && status.image == writer.image;
+            if is_same && writer.process != Some(status.identity) {
                 return Err(format!(
                     "process {pid} was forked from its writer and may write for it; end it first"
                 ));
@@ -371,5 +394,67 @@ mod tests {
         daemon.wait().expect("our child");
         fs::remove_dir_all(&directory).expect("removed");
         assert!(seen.is_some(), "{seen:?}");
+    }
+
+    fn sleeper() -> std::process::Child {
+        let mut command = Command::new("sleep");
+        let command = command.arg("60").stdin(Stdio::null());
+        command.spawn().expect("a process")
+    }
+
+    /// A claim of a driver's memory, of which the system knows nothing.
+    fn claim_after(writer: Option<Writer>, earlier: Vec<Writer>) -> Claim {
+        Claim {
+            region: Region {
+                host: Vec::new(),
+                makers: Vec::new(),
+                is_cuda: false,
+            },
+            writer,
+            earlier,
+            claimer: std::process::id(),
+            pair: [std::process::id(), 0],
+            policy: PeerPolicy::SameUser,
+        }
+    }
+
+    #[test]
+    fn all_earlier_writers_must_have_ended() {
+        let mut process = sleeper();
+        let writer = Writer::new(7, 0, process.id());
+        let unseen = Writer::new(7, 0, 0);
+        let refused = claim_after(None, vec![writer.clone()]).prove();
+        let refused = refused.expect_err("it lives");
+        assert!(refused.contains("has not ended"), "{refused}");
+        process.kill().expect("it lives");
+        process.wait().expect("our child");
+        let claim = claim_after(None, vec![writer.clone()]);
+        claim.prove_writers_over().expect("it has ended");
+        let refused = claim_after(None, vec![writer.clone(), unseen]).prove();
+        let refused = refused.expect_err("one cannot be seen");
+        assert!(refused.contains("cannot see"), "{refused}");
+        let many = vec![writer; MAX_EARLIER_WRITERS + 1];
+        let refused = claim_after(None, many).prove().expect_err("too many");
+        assert!(refused.contains("more processes"), "{refused}");
+    }
+
+    #[test]
+    fn a_writer_whose_children_cannot_be_told_is_not_proven_over() {
+        let mut process = sleeper();
+        let writer = Writer {
+            image: None,
+            ..Writer::new(7, 0, process.id())
+        };
+        process.kill().expect("it lives");
+        process.wait().expect("our child");
+        let refused = claim_after(Some(writer.clone()), Vec::new()).prove();
+        let refused = refused.expect_err("its children cannot be told");
+        assert!(refused.contains("forked"), "{refused}");
+        let released = Writer {
+            is_released: true,
+            ..writer
+        };
+        let claim = claim_after(Some(released), Vec::new());
+        claim.prove_writers_over().expect("it has said so");
     }
 }

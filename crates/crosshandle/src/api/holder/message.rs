@@ -31,11 +31,10 @@ pub(super) enum Question {
     Hold(Hold),
     /// Asks for the handles of a name.
     Open { name: String, writes: bool },
-    /// Asks for the handles of a name as soon as it has a later version than `version`, or a later epoch
+    /// Asks for the handles for reading of a name as soon as it has a later version than `version`, or a later epoch
     /// than `epoch` if that is given.
     Await {
         name: String,
-        writes: bool,
         version: u64,
         #[serde(default)]
         epoch: Option<u64>,

@@ -5,7 +5,7 @@ use super::fence::Writer;
 use super::identity::Maker;
 use super::message::{Entry, Hold, Part, Tokens};
 use super::segment::HeldSegment;
-use super::tuning::MAX_HELD_CONTEXTS;
+use super::tuning::{MAX_EARLIER_WRITERS, MAX_HELD_CONTEXTS};
 use crate::error::{Error, Result};
 use crate::handle::{Fields, Key, MemoryHandle};
 use crate::ipc::broker::{HolderDirectory, PeerPolicy};
@@ -14,7 +14,7 @@ use crate::types::Access;
 use crate::types::report::ObjectKind;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as ContextEntry;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The context of another process: its exporter and its number there.
 pub(super) type ContextKey = (u64, u32);
@@ -61,12 +61,25 @@ pub(super) struct Name {
     /// The number of its latest writer.
     pub(super) epoch: u64,
     pub(super) writer: Option<Writer>,
+    /// Others that may write still: those that opened a driver's memory for writing before anybody claimed it,
+    /// and writers that had not provably ended when another one was forced.
+    pub(super) earlier: Vec<Writer>,
+    /// Whether somebody is looked into who will be its writer, for as long as whoever looks has the other end.
+    #[serde(skip)]
+    pub(super) claiming: Weak<()>,
 }
 
 impl Name {
     /// Makes the name that a program has asked for, in the place of the one that it has now.
     pub(super) fn new(hold: Hold, before: Option<&Self>, owner: u32, created_unix_s: u64) -> Self {
         let kept = before.filter(|_| !hold.tokens.has_some());
+        let is_in_both = |handle: &MemoryHandle| {
+            let parts = hold.parts.iter().filter_map(|part| part.handles().ok());
+            let mut reads = parts.map(|(_, reads)| reads);
+            reads.any(|read_only| read_only == *handle)
+        };
+        let has_same = before.is_some_and(|before| before.handles().any(|it| is_in_both(&it)));
+        let same = before.filter(|_| has_same);
         Self {
             name: hold.name,
             version: before.map_or(1, |before| before.version + 1),
@@ -77,10 +90,37 @@ impl Name {
             parts: hold.parts,
             owner,
             request: hold.request,
-            // Other memory, which nobody has claimed; readers go on counting.
+            // As a rule it is other memory, which nobody has claimed; readers go on counting.
             epoch: before.map_or(0, |before| before.epoch),
             writer: None,
+            earlier: same.map_or_else(Vec::new, |before| before.earlier.clone()),
+            claiming: Weak::new(),
         }
+    }
+
+    /// Keeps a process that may write it still. Returns whether it was not known.
+    pub(super) fn add_earlier(&mut self, writer: Writer) -> bool {
+        let is_known = |known: &Writer| {
+            known.process.is_some()
+                && (known.request, known.process) == (writer.request, writer.process)
+        };
+        // One more than are kept tells that there are more.
+        let is_new =
+            self.earlier.len() <= MAX_EARLIER_WRITERS && !self.earlier.iter().any(is_known);
+        if is_new {
+            self.earlier.push(writer);
+        }
+        is_new
+    }
+
+    /// Returns whether somebody is looked into who will be its writer.
+    pub(super) fn is_being_claimed(&self) -> bool {
+        self.claiming.strong_count() > 0
+    }
+
+    /// Returns whether only its one writer may have it for writing.
+    pub(super) fn has_one_writer(&self) -> bool {
+        self.epoch > 0 || self.is_being_claimed()
     }
 
     /// Returns whether it was handed over by the same question.
@@ -334,7 +374,7 @@ impl Holdings {
         })
     }
 
-    /// Returns a name that has been claimed and has some of the memory of a hand-over, if there is one.
+    /// Returns a name that has been claimed, or is being claimed, and has some of the memory of a hand-over, if there is one.
     pub(super) fn claimed_name_of(&self, hold: &Hold) -> Option<&Name> {
         let handles = hold.parts.iter().filter_map(|part| part.handles().ok());
         let keys: Vec<_> = handles
@@ -343,7 +383,7 @@ impl Holdings {
             .map(|handle| key_of(&handle))
             .collect();
         self.names.values().find(|name| {
-            name.epoch > 0 && name.handles().any(|handle| keys.contains(&key_of(&handle)))
+            name.has_one_writer() && name.handles().any(|handle| keys.contains(&key_of(&handle)))
         })
     }
 

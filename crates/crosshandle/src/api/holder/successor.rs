@@ -5,7 +5,9 @@
 use super::identity::Maker;
 use super::segment::HeldSegment;
 use super::state::{Holdings, Name, Record, RecordKey};
-use super::tuning::{MAX_MESSAGE_BYTES, MAX_UNCONFIRMED};
+use super::tuning::{
+    EARLIER_WRITER_BYTES, MAX_EARLIER_WRITERS, MAX_MESSAGE_BYTES, MAX_UNCONFIRMED,
+};
 use crate::error::{Error, Result};
 use crate::handle::{Key, MemoryHandle};
 use crate::ipc::broker::protocol::BackendBlob;
@@ -251,7 +253,8 @@ pub(super) fn follow(
     stop: Option<BorrowedFd<'_>>,
     mut holdings: Holdings,
 ) -> Result<Option<Inheritance>> {
-    let mut buffer = vec![0; MAX_MESSAGE_BYTES + 1024];
+    let mut buffer =
+        vec![0; MAX_MESSAGE_BYTES + 1024 + (MAX_EARLIER_WRITERS + 1) * EARLIER_WRITER_BYTES];
     let (mut begun, mut sockets, mut lock) = (None, None, None);
     let mut files = HolderFiles::default();
     loop {

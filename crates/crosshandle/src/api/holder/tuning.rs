@@ -52,6 +52,15 @@ pub(super) const MAX_JOBS_OF_PROCESS: usize = 4;
 /// claims are refused more often on a machine that starts many. Doubled: they take longer before that.
 pub(super) const MAX_PROCESS_SCANS: u32 = 16;
 
+/// Processes that are kept for a name since they may write it still: those that opened a driver's memory for writing
+/// before it was first claimed, and writers in whose place others were forced. With more of them the name is
+/// claimed by force alone. Halved: that comes sooner. Doubled: a name takes 20 KB of a message to the successor.
+pub(super) const MAX_EARLIER_WRITERS: usize = 64;
+
+/// Bytes of one of them in a message to the successor. Halved: the successor may not understand a message. Doubled:
+/// it has a greater buffer than it needs.
+pub(super) const EARLIER_WRITER_BYTES: usize = 256;
+
 /// Time after which a program claims a name again that has another writer. Halved: twice the looks at all
 /// processes. Doubled: the next writer begins that much later.
 pub(super) const CLAIM_INTERVAL: Duration = Duration::from_millis(5);

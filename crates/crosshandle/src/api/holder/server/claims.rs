@@ -1,7 +1,7 @@
 //! Claims: one writer of a name at a time, each in an epoch of its own.
 
 use super::super::fence::{self, Claim, Region, Writer};
-use super::super::identity::Status;
+use super::super::identity::{ProcessIdentity, Status};
 use super::super::message::{Answer, Right, refused};
 use super::super::state::{Name, key_of};
 use super::super::successor::{Change, Successor};
@@ -12,6 +12,7 @@ use crate::error::HolderFault;
 use crate::handle::{BackendKind, Key};
 use crate::os::process;
 use crate::types::Access;
+use std::sync::Arc;
 
 /// A claim that is being looked into.
 struct Claimed {
@@ -21,8 +22,31 @@ struct Claimed {
     epoch: u64,
     forces: bool,
     writer: Writer,
-    /// Why the writer before may write still, if it may.
+    /// Why somebody else may write still, if so.
     proof: Result<(), String>,
+}
+
+impl Claimed {
+    /// Returns why the program may not be the writer, if so.
+    fn check(&self, found: &Name) -> Result<(), Answer> {
+        let name = &self.name;
+        // Of several that claim at a time one alone is let in.
+        if (found.version, found.epoch) != (self.version, self.epoch) {
+            return Err(fenced(format!(
+                "{name} was replaced or claimed meanwhile; try again"
+            )));
+        }
+        if self.forces {
+            return Ok(());
+        }
+        if let Err(why) = &self.proof {
+            return Err(fenced(format!("{name} may still be written: {why}")));
+        }
+        if self.writer.process.is_none_or(ProcessIdentity::has_ended) {
+            return Err(fenced("the process that claims has ended".into()));
+        }
+        Ok(())
+    }
 }
 
 impl Server {
@@ -81,9 +105,69 @@ impl Server {
                 writer: claimer,
                 proof: claim.prove(),
             };
-            Box::new(move |server| server.decide(number, claimed))
+            Box::new(move |server| server.revoke(number, asker, claimed))
         });
         None
+    }
+
+    /// Takes the right to write from everybody before a program has it: handles for writing that were made before
+    /// open nothing any more. Who opened the memory in between is found by a second look.
+    fn revoke(&mut self, number: u64, asker: Asker, mut claimed: Claimed) {
+        if self.position(number).is_none() {
+            return;
+        }
+        let found = match self.find(&claimed.name) {
+            Ok(found) => found.clone(),
+            Err(refusal) => return self.reply(number, &refusal),
+        };
+        if is_of(&found, &claimed.writer) {
+            let answer = Answer::Claimed(found.tell(Some(Access::ReadWrite)));
+            return self.promise(number, answer);
+        }
+        if !claimed.forces && found.is_being_claimed() {
+            let why = format!("{} is being claimed by another program", found.name);
+            return self.reply(number, &fenced(why));
+        }
+        let checked = claimed.check(&found);
+        let checked = checked.and_then(|()| self.check_alone(&found));
+        if let Err(refusal) = checked.and_then(|()| self.rekey_all(&found)) {
+            return self.reply(number, &refusal);
+        }
+        if claimed.forces {
+            return self.decide(number, claimed);
+        }
+        let mark = Arc::new(());
+        let found = self.holdings.name_mut(&claimed.name).expect("it was found");
+        found.claiming = Arc::downgrade(&mark);
+        let found = found.clone();
+        // Anew: others may have been given handles since the first look.
+        let claim = self.claim_of(&found, asker);
+        self.jobs.submit(number, asker, move || {
+            claimed.proof = claim.prove();
+            Box::new(move |server| {
+                server.decide(number, claimed);
+                // Until now nobody was given handles for writing; nor if the job is given up or panics.
+                drop(mark);
+            })
+        });
+    }
+
+    /// Answers for all memory of a name under other keys for writing.
+    fn rekey_all(&mut self, name: &Name) -> Result<(), Answer> {
+        let handles = (name.parts.iter()).filter_map(|part| part.handles().ok()?.0);
+        for handle in handles {
+            let mut key = [0; 16];
+            let filled = process::random(&mut key);
+            filled.map_err(|errno| refused(HolderFault::Refused, errno.to_string()))?;
+            if self.holdings.rekey(&handle, Key::from_bytes(key)).is_some() {
+                let change = Change::Rekey {
+                    handle: handle.to_string(),
+                    key,
+                };
+                self.tell(change, Vec::new());
+            }
+        }
+        Ok(())
     }
 
     /// Describes what is to be proven before a program may write.
@@ -97,16 +181,23 @@ impl Server {
             let Some(record) = self.holdings.records().get(&key_of(&handle)) else {
                 continue;
             };
-            match record.memory.file_id() {
-                Some(file) => region.host.push(fence::normal(file)),
-                None => region.makers.push(record.maker),
+            let file = record.memory.file_id();
+            region.host.extend(file.map(fence::normal));
+            // Of memory of the host a maker that can be seen is found by what it has open.
+            if file.is_none() || record.maker.process.is_none() {
+                region.makers.push(record.maker);
             }
             region.is_cuda |= handle.fields().backend == BackendKind::Cuda;
         }
         let successor = self.successor.as_ref().map_or(0, Successor::pid);
+        let own = Status::of(asker.pid).map(|status| status.identity);
         Claim {
             region,
             writer: name.writer.clone(),
+            earlier: (name.earlier.iter())
+                .filter(|writer| own.is_none() || writer.process != own)
+                .cloned()
+                .collect(),
             claimer: asker.pid,
             pair: [process::pid(), successor],
             policy: self.terms.policy.clone(),
@@ -127,7 +218,7 @@ impl Server {
         }
     }
 
-    /// Lets a program write, or refuses it.
+    /// Lets a program write, or refuses it, as was proven.
     fn decide(&mut self, number: u64, claimed: Claimed) {
         let name = claimed.name.clone();
         if self.position(number).is_none() {
@@ -144,54 +235,26 @@ impl Server {
     }
 
     fn grant(&mut self, claimed: Claimed) -> Result<Answer, Answer> {
-        let Claimed {
-            name,
-            version,
-            epoch,
-            forces,
-            writer,
-            proof,
-        } = claimed;
-        let found = self.find(&name)?;
-        let fenced = |why: String| refused(HolderFault::Fenced, why);
-        if is_of(found, &writer) {
-            return Ok(Answer::Claimed(found.tell(Some(Access::ReadWrite))));
-        }
-        // Of several that claim at a time one alone is let in.
-        if (found.version, found.epoch) != (version, epoch) {
-            return Err(fenced(format!(
-                "{name} was replaced or claimed meanwhile; try again"
-            )));
-        }
+        let found = self.find(&claimed.name)?;
+        claimed.check(found)?;
         self.check_alone(found)?;
-        if let Err(why) = &proof {
-            if !forces {
-                return Err(fenced(format!("{name} may still be written: {why}")));
-            }
-            (self.terms.log)(&format!("{name} is claimed by force: {why}"));
+        if let Err(why) = &claimed.proof {
+            (self.terms.log)(&format!("{} is claimed by force: {why}", claimed.name));
         }
-        if !forces && writer.process.is_none_or(|process| process.has_ended()) {
-            return Err(fenced("the process that claims has ended".into()));
-        }
-        // Handles that earlier writers had, or gave to others, open nothing any more.
-        let handles: Vec<_> = (found.parts.iter())
-            .filter_map(|part| part.handles().ok()?.0)
-            .collect();
-        for handle in handles {
-            let mut key = [0; 16];
-            let filled = process::random(&mut key);
-            filled.map_err(|errno| refused(HolderFault::Refused, errno.to_string()))?;
-            if self.holdings.rekey(&handle, Key::from_bytes(key)).is_some() {
-                let change = Change::Rekey {
-                    handle: handle.to_string(),
-                    key,
-                };
-                self.tell(change, Vec::new());
-            }
-        }
-        let found = self.holdings.name_mut(&name).expect("it was found");
+        let found = self.holdings.name_mut(&claimed.name).expect("it was found");
         found.epoch += 1;
-        found.writer = Some(writer);
+        let before = found.writer.replace(claimed.writer);
+        match claimed.proof {
+            // Without a second look.
+            Ok(()) if claimed.forces => {}
+            Ok(()) => found.earlier.clear(),
+            Err(_) => {
+                let before = before.filter(|before| !before.is_released);
+                if let Some(before) = before {
+                    found.add_earlier(before);
+                }
+            }
+        }
         let (told, entry) = (found.clone(), found.tell(Some(Access::ReadWrite)));
         self.tell(Change::Name(Box::new(told)), Vec::new());
         Ok(Answer::Claimed(entry))
@@ -208,22 +271,35 @@ impl Server {
         let index = self.position(number);
         let pid = index.map_or(0, |index| self.connected[index].asker.pid);
         let found = self.holdings.name_mut(name).expect("it was found");
-        let of = |writer: &&mut Writer| {
+        let of = |writer: &Writer| {
             // A forked child of the writer knows the number too.
             let is_it = writer.process.is_none_or(|process| {
                 Status::of(pid).is_some_and(|status| status.identity == process)
             });
-            writer.request == request && is_it
+            request != 0 && writer.request == request && is_it
         };
-        let Some(writer) = found.writer.as_mut().filter(of) else {
-            let why = format!("{name} has another writer by now");
-            return Err(refused(HolderFault::Fenced, why));
-        };
-        writer.is_released = true;
-        let told = found.clone();
-        self.tell(Change::Name(Box::new(told)), Vec::new());
-        Ok(())
+        // One in whose place another was forced may say so too.
+        let kept = found.earlier.len();
+        found.earlier.retain(|writer| !of(writer));
+        let is_earlier = found.earlier.len() < kept;
+        let current = found.writer.as_mut().filter(|writer| of(writer));
+        let is_current = current.is_some();
+        if let Some(writer) = current {
+            writer.is_released = true;
+        }
+        if is_current || is_earlier {
+            let told = found.clone();
+            self.tell(Change::Name(Box::new(told)), Vec::new());
+        }
+        match is_current {
+            true => Ok(()),
+            false => Err(fenced(format!("{name} has another writer by now"))),
+        }
     }
+}
+
+fn fenced(why: String) -> Answer {
+    refused(HolderFault::Fenced, why)
 }
 
 /// Returns whether a name has this very writer, by the same question.
@@ -236,3 +312,6 @@ fn is_of(name: &Name, writer: &Writer) -> bool {
         .filter(same)
         .is_some_and(|of| !of.is_released)
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,6 @@ use super::Server;
 use crate::error::HolderFault;
 use crate::os::socket::{self, Received};
 use crate::threads::disposer::PeerStream;
-use crate::types::Access;
 use rustix::io::Errno;
 use std::time::Instant;
 
@@ -57,7 +56,6 @@ pub(super) enum Stage {
 #[derive(Clone)]
 pub(super) struct Wait {
     pub(super) name: String,
-    pub(super) access: Access,
     pub(super) version: u64,
     /// If it is there, the version does not matter.
     pub(super) epoch: Option<u64>,

@@ -1,12 +1,14 @@
 //! The answers to questions about names.
 
+use super::super::fence::Writer;
 use super::super::message::{Answer, Entry, Question, Request, Right, Status, check_name, refused};
-use super::super::state::Name;
+use super::super::state::{Name, key_of};
 use super::super::successor::{Change, Successor};
 use super::super::tuning::LIST_BYTES;
 use super::Server;
 use super::programs::{Stage, Wait};
 use crate::error::HolderFault;
+use crate::handle::MemoryHandle;
 use crate::os::process;
 use crate::types::Access;
 
@@ -19,19 +21,20 @@ impl Server {
         let token = token.as_deref();
         Some(match question {
             Question::Hold(hold) => return self.hold(number, hold, token),
-            Question::Open { name, writes } => match self.open(&name, access_of(writes), token) {
+            Question::Open { name, writes: true } => {
+                return self.open_to_write(number, &name, token);
+            }
+            Question::Open { name, .. } => match self.open(&name, Access::ReadOnly, token) {
                 Ok(entry) => Answer::Opened(entry),
                 Err(refusal) => refusal,
             },
             Question::Await {
                 name,
-                writes,
                 version,
                 epoch,
             } => {
                 let wait = Wait {
                     name,
-                    access: access_of(writes),
                     version,
                     epoch,
                     token: token.map(str::to_owned),
@@ -136,16 +139,49 @@ impl Server {
         if !found.tokens.allow(right, token) {
             return Err(not_allowed(name));
         }
-        if access == Access::ReadWrite && found.epoch > 0 {
+        if access == Access::ReadWrite && found.has_one_writer() {
             let why = format!("{name} is for one writer at a time: claim it");
             return Err(refused(HolderFault::Fenced, why));
         }
         Ok(found.tell(Some(access)))
     }
 
+    /// Answers with handles for writing. Of a driver's memory nobody can tell later who has it, so who is given
+    /// them is kept for the first claim.
+    pub(super) fn open_to_write(
+        &mut self,
+        number: u64,
+        name: &str,
+        token: Option<&str>,
+    ) -> Option<Answer> {
+        let entry = match self.open(name, Access::ReadWrite, token) {
+            Ok(entry) => entry,
+            Err(refusal) => return Some(refusal),
+        };
+        let found = self.find(name).expect("it was opened");
+        if found.handles().all(|handle| self.is_of_host(&handle)) {
+            return Some(Answer::Opened(entry));
+        }
+        let asker = self.connected[self.position(number)?].asker;
+        let found = self.holdings.name_mut(name).expect("it was opened");
+        // All of one process's are one.
+        if found.add_earlier(Writer::new(0, asker.uid, asker.pid)) {
+            let told = found.clone();
+            self.tell(Change::Name(Box::new(told)), Vec::new());
+        }
+        self.promise(number, Answer::Opened(entry));
+        None
+    }
+
+    /// Returns whether a handle is of memory of the host, which the kernel tells of.
+    fn is_of_host(&self, handle: &MemoryHandle) -> bool {
+        let record = self.holdings.records().get(&key_of(handle));
+        record.is_some_and(|record| record.memory.file_id().is_some())
+    }
+
     /// Returns the answer to who waits, if the wait is over.
     fn is_over(&self, wait: &Wait) -> Option<Answer> {
-        match self.open(&wait.name, wait.access, wait.token.as_deref()) {
+        match self.open(&wait.name, Access::ReadOnly, wait.token.as_deref()) {
             Ok(entry) => {
                 let is_over = match wait.epoch {
                     Some(epoch) => entry.epoch > epoch,
@@ -201,13 +237,6 @@ impl Server {
         for (number, answer) in due {
             self.reply(number, &answer);
         }
-    }
-}
-
-fn access_of(writes: bool) -> Access {
-    match writes {
-        true => Access::ReadWrite,
-        false => Access::ReadOnly,
     }
 }
 

@@ -1,0 +1,263 @@
+use super::super::super::message::{Part, Tokens};
+use super::super::super::segment::HeldSegment;
+use super::super::super::state::Record;
+use super::super::Terms;
+use super::*;
+use crate::handle::{DeviceUuid, Fields, MemoryHandle};
+use crate::ipc::broker::PeerPolicy;
+use crate::ipc::broker::protocol::BackendBlob;
+use crate::os::memfd;
+use crate::threads::disposer::PeerDescriptor;
+use crate::types::report::ObjectKind;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketType, connect, recv, socket};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A holder on this thread, with one program of this process and one name.
+struct Bench {
+    server: Server,
+    program: OwnedFd,
+    directory: PathBuf,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Memory and its maker; a maker of 0 cannot be seen.
+fn record(number: u32, file: OwnedFd, maker: u32) -> Record {
+    let fields = Fields {
+        backend: BackendKind::Host,
+        read_only: number == 2,
+        exporter: 7,
+        pid: 1,
+        context: 1,
+        key: Key::from_bytes([number as u8; 16]),
+        device: DeviceUuid::from_bytes([1; 16]),
+        generation: 5,
+        record: number,
+        segment: 1,
+        offset: 0,
+        length: 4096,
+        host: 1,
+    };
+    let memory = HeldSegment::received(PeerDescriptor::from(file), 4096, BackendBlob::new(&[]));
+    Record {
+        handle: MemoryHandle::new(&fields),
+        device: "host".into(),
+        kind: ObjectKind::Device,
+        name: "test".into(),
+        memory: Arc::new(memory),
+        maker: super::super::super::identity::Maker::new(0, maker),
+        names: 0,
+    }
+}
+
+impl Bench {
+    fn new(of: &str, file: &OwnedFd, maker: u32) -> Self {
+        let own = std::process::id();
+        let directory = std::env::temp_dir().join(format!("xh-{of}-{own}"));
+        std::fs::create_dir(&directory).expect("a directory");
+        let terms = Terms {
+            policy: PeerPolicy::SameUser,
+            successor: None,
+            stop: None,
+            log: Arc::new(|_| ()),
+        };
+        let mut server = Server::begin(directory.clone(), None, terms).expect("a holder");
+        let mut handles = Vec::new();
+        for number in [1, 2] {
+            let record = record(number, file.try_clone().expect("a copy"), maker);
+            handles.push(record.handle.to_string());
+            server.holdings.add_record(record).expect("held");
+        }
+        server.holdings.set_name(Name {
+            name: "region".into(),
+            version: 1,
+            label: String::new(),
+            pinned: false,
+            created_unix_s: 0,
+            tokens: Tokens::default(),
+            parts: vec![Part {
+                role: "memory".into(),
+                device: "host".into(),
+                kind: ObjectKind::Device,
+                bytes: 4096,
+                handle: Some(handles[0].clone()),
+                read_only: handles[1].clone(),
+            }],
+            owner: 0,
+            request: 1,
+            epoch: 0,
+            writer: None,
+            earlier: Vec::new(),
+            claiming: std::sync::Weak::new(),
+        });
+        let program = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        let address = SocketAddrUnix::new(directory.join("holder.sock")).expect("an address");
+        connect(&program, &address).expect("connected");
+        server.accept();
+        assert_eq!(server.connected.len(), 1);
+        Self {
+            server,
+            program,
+            directory,
+        }
+    }
+
+    fn name(&self) -> &Name {
+        &self.server.holdings.names()["region"]
+    }
+
+    fn number(&self) -> u64 {
+        self.server.connected[0].number
+    }
+
+    fn claim(&mut self, request: u64) {
+        let number = self.number();
+        let refused = self.server.claim(number, "region", false, request, None);
+        assert!(refused.is_none(), "{refused:?}");
+    }
+
+    /// Does the job whose turn it is, and what comes after it.
+    fn work(&mut self) {
+        self.server.start_jobs();
+        let late = Timespec::try_from(DEADLINE).expect("a time");
+        let mut wake = [PollFd::new(self.server.jobs.wake(), PollFlags::IN)];
+        assert_eq!(poll(&mut wake, Some(&late)), Ok(1), "the job is late");
+        self.server.take_finished_jobs();
+    }
+
+    /// Returns the refusal that the program was sent.
+    fn refusal(&self) -> String {
+        let mut text = vec![0; 4096];
+        let (len, _) = recv(&self.program, &mut text[..], RecvFlags::DONTWAIT).expect("an answer");
+        let text = String::from_utf8_lossy(&text[..len]).into_owned();
+        assert!(text.contains("fenced"), "{text}");
+        text
+    }
+
+    /// Claims until other processes of the machine no longer come and go.
+    fn claim_in_peace(&mut self, request: u64) {
+        let begin = Instant::now();
+        while self.name().epoch == 0 {
+            assert!(begin.elapsed() < DEADLINE, "not granted");
+            self.claim(request);
+            self.work();
+            if self.name().is_being_claimed() {
+                self.work();
+            }
+            if self.name().epoch == 0 {
+                let refusal = self.refusal();
+                assert!(refusal.contains("come and go"), "{refusal}");
+            }
+        }
+        assert!(!self.name().is_being_claimed());
+    }
+}
+
+fn sleeper(stdin: Stdio) -> Child {
+    let mut command = Command::new("sleep");
+    command.arg("60").stdin(stdin).spawn().expect("a process")
+}
+
+fn end(mut process: Child) {
+    process.kill().expect("it lives");
+    process.wait().expect("our child");
+}
+
+#[test]
+fn who_opens_between_the_look_and_the_grant_is_found() {
+    let memory = memfd::create("test", 4096).expect("memory");
+    let mut bench = Bench::new("between", &memory, std::process::id());
+    let before = bench.name().parts[0].handle.clone();
+    let begin = Instant::now();
+    while !bench.name().is_being_claimed() {
+        assert!(begin.elapsed() < DEADLINE, "never proven");
+        bench.claim(5);
+        bench.work();
+    }
+    // Proven once: nobody is given a handle any more, and those from before open nothing.
+    assert_eq!(bench.name().epoch, 0);
+    assert_ne!(bench.name().parts[0].handle, before);
+    let number = bench.number();
+    let refused = bench.server.open_to_write(number, "region", None);
+    assert!(
+        matches!(refused, Some(Answer::Refused { .. })),
+        "{refused:?}"
+    );
+    // Somebody has opened it in the meantime.
+    let writer = sleeper(memory.try_clone().expect("a copy").into());
+    bench.work();
+    let refusal = bench.refusal();
+    let expected = format!("process {}", writer.id());
+    assert!(
+        refusal.contains(&expected) || refusal.contains("come and go"),
+        "{refusal}"
+    );
+    assert_eq!(
+        (bench.name().epoch, bench.name().is_being_claimed()),
+        (0, false)
+    );
+    end(writer);
+    bench.claim_in_peace(6);
+    assert_eq!(bench.name().epoch, 1);
+}
+
+#[test]
+fn a_claim_that_is_given_up_leaves_no_mark() {
+    let memory = memfd::create("test", 4096).expect("memory");
+    let mut bench = Bench::new("given-up", &memory, std::process::id());
+    let begin = Instant::now();
+    while !bench.name().is_being_claimed() {
+        assert!(begin.elapsed() < DEADLINE, "never proven");
+        bench.claim(5);
+        bench.work();
+    }
+    bench.server.connected.clear();
+    bench.server.start_jobs();
+    assert!(!bench.name().is_being_claimed());
+}
+
+#[test]
+fn who_was_given_a_drivers_memory_must_have_ended() {
+    let memory: OwnedFd = std::fs::File::open("/dev/null").expect("a file").into();
+    let mut bench = Bench::new("given", &memory, std::process::id());
+    let writer = sleeper(Stdio::null());
+    // As if that one had asked.
+    let (number, own) = (bench.number(), bench.server.connected[0].asker);
+    bench.server.connected[0].asker.pid = writer.id();
+    for _ in 0..2 {
+        let answer = bench.server.open_to_write(number, "region", None);
+        assert!(answer.is_none(), "it is promised: {answer:?}");
+    }
+    assert_eq!(bench.name().earlier.len(), 1, "a process counts once");
+    bench.server.connected[0].asker = own;
+    bench.claim(5);
+    bench.work();
+    let refusal = bench.refusal();
+    assert!(refusal.contains("has not ended"), "{refusal}");
+    end(writer);
+    bench.claim_in_peace(6);
+    assert!(bench.name().earlier.is_empty());
+}
+
+#[test]
+fn a_maker_that_cannot_be_seen_is_not_proven_over() {
+    let memory = memfd::create("test", 4096).expect("memory");
+    let mut bench = Bench::new("unseen", &memory, 0);
+    bench.claim(5);
+    bench.work();
+    let refusal = bench.refusal();
+    assert!(
+        refusal.contains("cannot see the process that made it"),
+        "{refusal}"
+    );
+}
