@@ -389,6 +389,13 @@ mod tests {
             .stdin(Stdio::null())
             .spawn()
             .expect("a process");
+        // The kernel gives a process its new name a moment after its parent goes on.
+        let begin = std::time::Instant::now();
+        while !super::program(daemon.id()).starts_with("nvidia-cuda-mps")
+            && begin.elapsed() < std::time::Duration::from_secs(10)
+        {
+            std::thread::yield_now();
+        }
         let seen = mps();
         daemon.kill().expect("it lives");
         daemon.wait().expect("our child");
