@@ -67,7 +67,7 @@ fn certificates_link_instead_of_a_token() {
             format!("--authority={}", file("authority.pem".into())),
             format!("--certificate={}", file(format!("{who}.pem"))),
             format!("--key={}", file(format!("{who}.key.pem"))),
-            format!("--peer-name={name}"),
+            format!("--server-name={name}"),
         ]
     };
     let sandbox = Sandbox::new();

@@ -80,7 +80,7 @@ pub(crate) struct Options {
     )]
     token: Option<PathBuf>,
     /// Instead of a token: the certificates of the authority that has signed both sides' (PEM)
-    #[arg(long, value_name = "FILE", requires_all = ["certificate", "key", "peer_name"])]
+    #[arg(long, value_name = "FILE", requires_all = ["certificate", "key", "server_name"])]
     authority: Option<PathBuf>,
     /// This side's certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "authority")]
@@ -90,7 +90,7 @@ pub(crate) struct Options {
     key: Option<PathBuf>,
     /// The name that the listening side's certificate is for
     #[arg(long, value_name = "NAME", requires = "authority")]
-    peer_name: Option<String>,
+    server_name: Option<String>,
     /// Move memory by UCX, over this network interface alone, instead of over TLS
     #[arg(long, value_name = "INTERFACE")]
     ucx: Option<String>,
@@ -114,18 +114,18 @@ impl Options {
             &self.authority,
             &self.certificate,
             &self.key,
-            &self.peer_name,
+            &self.server_name,
         ) {
             (Some(token), ..) => {
                 let token = Token::from_file(token).map_err(failed)?;
                 Ok(Identity::Token(token))
             }
-            (None, Some(authority), Some(certificate), Some(key), Some(peer_name)) => {
+            (None, Some(authority), Some(certificate), Some(key), Some(server_name)) => {
                 Ok(Identity::Certificates(Certificates {
                     authority: authority.clone(),
                     certificate: certificate.clone(),
                     key: key.clone(),
-                    peer_name: peer_name.clone(),
+                    peer_name: server_name.clone(),
                 }))
             }
             // The command line is refused before.

@@ -8,3 +8,18 @@ mod segment;
 pub(super) use physical::LevelZeroPhysical;
 pub(super) use range::LevelZeroRange;
 pub(super) use segment::LevelZeroSegment;
+
+use crate::error::{Error, Result};
+use crate::ipc::Import;
+use rustix::fs::fstat;
+
+/// Refuses memory whose file is shorter than its exporter says, before the driver hears of it. Not every
+/// driver's files have a size.
+fn check_extent(import: &Import) -> Result<()> {
+    let file = fstat(&import.file).map_err(Error::os("looking at memory"))?;
+    let (end, actual) = (import.len as u64, file.st_size.unsigned_abs());
+    match actual > 0 && actual < end {
+        true => Err(Error::Extent { end, actual }),
+        false => Ok(()),
+    }
+}

@@ -1,5 +1,6 @@
 //! Physical memory of a device.
 
+use super::check_extent;
 use super::physical_handles::PhysicalHandles;
 use crate::error::{Error, Result};
 use crate::hal::level_zero::driver::{
@@ -44,8 +45,8 @@ impl LevelZeroPhysical {
         Ok(Self::new(gpu, context, (handles, handle), len, None))
     }
 
-    /// Imports physical memory of another process. The driver finds out whether there is as much as
-    /// the exporter says.
+    /// Imports physical memory of another process. Where its file has no size, the driver finds out whether there
+    /// is as much as the exporter says.
     pub(crate) fn import(
         gpu: &Arc<Gpu>,
         context: &Arc<DriverContext>,
@@ -55,6 +56,7 @@ impl LevelZeroPhysical {
         if import.len == 0 || !import.len.is_multiple_of(gpu.info().granularity) {
             return Err(Error::Protocol("its memory is not of whole pages"));
         }
+        check_extent(import)?;
         let kind = gpu.external_memory().ok_or_else(|| unsupported(gpu))?;
         let opened = PhysicalHandles::import(gpu, context, import.len, kind, &import.file)?;
         let file = Some(Arc::clone(&import.file));

@@ -1,5 +1,6 @@
 //! Memory of the driver, allocated by this process or opened from another one.
 
+use super::check_extent;
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::hal::level_zero::driver::DriverContext;
@@ -10,7 +11,6 @@ use crate::ipc::{Import, Shared};
 use crate::os::mapping::{HUGE_PAGE, page_size};
 use crate::types::{Access, Address, DriverAllocation, MemoryKind, SharedBytes};
 use level_zero_sys::ze_external_memory_type_flags_t;
-use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
@@ -103,13 +103,7 @@ impl LevelZeroSegment {
         access: Access,
     ) -> Result<Self> {
         let handle = ipc_handle::decode(context.driver, Subject::Memory, &import.note)?;
-        // Before the driver hears of it, where the descriptor's file has a size.
-        let file = fstat(&import.file).map_err(Error::os("looking at memory"))?;
-        let actual = file.st_size.unsigned_abs();
-        if actual > 0 && actual < import.len as u64 {
-            let end = import.len as u64;
-            return Err(Error::Extent { end, actual });
-        }
+        check_extent(import)?;
         let open = |bytes| context.open(gpu.handle(), bytes);
         let start = handle.open_with(&import.file, context.driver, open)?;
         let (base, whole) = context.range_of(start)?;
