@@ -199,9 +199,10 @@ fn tests(workspace: &Workspace, package: &str, chosen: &[&str]) -> Result<PathBu
     if !output.status.success() {
         return Err("the tests don't build".into());
     }
-    // Each artifact is a line, with the path of its program or null.
+    // Each artifact is a line, with the path of its program or null. Programs that tests start are built, too.
     String::from_utf8_lossy(&output.stdout)
         .lines()
+        .filter(|line| line.contains(r#""test":true},"features""#))
         .filter_map(|line| line.split_once(r#""executable":""#)?.1.split_once('"'))
         .map(|(path, _)| PathBuf::from(path))
         .next_back()
