@@ -305,6 +305,8 @@ def test_a_queue_keeps_its_stream() -> None:
     assert kept() is None
 
 
+# Not run: an invalidated capture leaves torch's allocator in a state that later tests abort in.
+@pytest.mark.xfail(run=False, reason="the driver's wait for the context, before the freeing, invalidates the capture")
 def test_memory_freed_while_another_thread_captures_is_freed_later() -> None:
     torch = library("torch")
     context = crosshandle.default_context(GPUS[0])
