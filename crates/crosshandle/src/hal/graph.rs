@@ -35,6 +35,9 @@ impl RecordedWork {
                  between two runs"
                     .into(),
             )),
+            Work::CopyImage(_) => Err(Error::Unsupported(
+                "copies of pixels cannot be recorded in a graph; submit them between two runs".into(),
+            )),
             Work::Graph(_) => Err(Error::Unsupported(
                 "a graph cannot be recorded in a graph; record its commands, or run both in order".into(),
             )),

@@ -31,6 +31,7 @@ pub(super) fn bytes(work: &Work) -> usize {
         Work::Copy { to, from, .. } if to.address == from.address => 0,
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len,
         Work::CopyRect(copy) => copy.region.bytes(),
+        Work::CopyImage(copy) => copy.bytes,
         Work::Fill2d(fill) => fill.width.saturating_mul(fill.rows),
         Work::Native(_) | Work::Launch(_) => usize::MAX,
         Work::Graph(run) => run.works().map(bytes).fold(0, usize::saturating_add),
@@ -130,6 +131,7 @@ impl<'a> Target<'a> {
             match work {
                 // The list has nothing of these; what is native goes to shared lists.
                 Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
+                Work::CopyImage(_) => Err(crate::error::Error::invalid("todo")),
                 Work::Launch(launch) => {
                     program::launch(self.gpu, self.list, launch, signal, &mut self.has_begun)
                 }
