@@ -131,7 +131,9 @@ impl<'a> Target<'a> {
             match work {
                 // The list has nothing of these; what is native goes to shared lists.
                 Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
-                Work::CopyImage(_) => Err(crate::error::Error::invalid("todo")),
+                Work::CopyImage(_) => Err(crate::error::Error::invalid(
+                    "this image is not one of Level Zero's",
+                )),
                 Work::Launch(launch) => {
                     program::launch(self.gpu, self.list, launch, signal, &mut self.has_begun)
                 }
