@@ -115,7 +115,7 @@ fn what_does_not_fit_is_refused() {
         ..ALL
     };
     let invalid = |result: Result<Command, Error>| {
-        let error = result.err().expect("refused");
+        let error = result.expect_err("refused");
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     };
     invalid(Command::write_image(memory.all(), tight, &one, outside));

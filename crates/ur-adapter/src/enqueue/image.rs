@@ -14,9 +14,9 @@ use unified_runtime_sys::{
 };
 
 /// The place of an image's part in memory of the user's.
-pub(crate) struct Place(Side);
+pub(crate) struct PartLayout(Side);
 
-impl Place {
+impl PartLayout {
     /// Returns the place of rows and slices that are so far apart, or with nothing between them for 0. An array
     /// of rows has them as far apart as slices.
     ///
@@ -108,7 +108,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let part = ImagePart { origin: origin(first), extent: extent(region)? };
-        let place = Place::new(image, &part, row_pitch, slice_pitch)?;
+        let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(to) }?;
         let command = Command::read_image(image.inner(), part, memory, place.pitches());
@@ -130,7 +130,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let part = ImagePart { origin: origin(first), extent: extent(region)? };
-        let place = Place::new(image, &part, row_pitch, slice_pitch)?;
+        let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(from) }?;
         let command = Command::write_image(memory, place.pitches(), image.inner(), part);

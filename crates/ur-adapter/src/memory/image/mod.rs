@@ -14,7 +14,7 @@ use crate::abi::lock::Lock;
 use crate::abi::object::{Handle, Ref};
 use crate::abi::query::Query;
 use crate::context::Context;
-use crate::enqueue::image::Place;
+use crate::enqueue::image::PartLayout;
 use crate::queue::destination::Destination;
 use crosshandle::{Command, Error, ImageDescription, ImageKind, ImagePart};
 use std::ffi::c_void;
@@ -135,7 +135,7 @@ impl Image {
                 origin: [0; 3],
                 extent: description.extent,
             };
-            let place = Place::new(&image, &part, desc.rowPitch, desc.slicePitch);
+            let place = PartLayout::new(&image, &part, desc.rowPitch, desc.slicePitch);
             let wrong = "these pitches are less than the image's rows or slices";
             let place = place.map_err(|_| format::wrong_description(wrong))?;
             // SAFETY: as promised to this function; the queue is done when this returns.

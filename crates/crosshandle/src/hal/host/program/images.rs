@@ -13,7 +13,7 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 /// Returns the limits of images, or why there are none.
-pub(in crate::hal::host) fn limits() -> std::result::Result<&'static ImageLimits, String> {
+pub(crate) fn limits() -> std::result::Result<&'static ImageLimits, String> {
     static LIMITS: OnceLock<Option<ImageLimits>> = OnceLock::new();
     let runtime = Runtime::get()?;
     let describe = || runtime.limits().images.as_ref().map(describe);
@@ -40,7 +40,7 @@ fn describe(limits: &opencl_cpu::ImageLimits) -> ImageLimits {
 }
 
 /// The maker of images; it has no state of its own.
-pub(in crate::hal::host) struct HostImages;
+pub(crate) struct HostImages;
 
 struct HostImage(ImageObject);
 
