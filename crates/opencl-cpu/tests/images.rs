@@ -2,7 +2,8 @@
 
 use opencl_cpu::{
     Addressing, Argument, ChannelOrder, ChannelType, Code, Image, ImageDescription, ImageKind,
-    ImageObject, Part, Program, Queue, Runtime, SamplerDescription, SamplerObject, Shape,
+    ImageObject, Parameter, Part, Program, Queue, Runtime, SamplerDescription, SamplerObject,
+    Shape,
 };
 use std::sync::Arc;
 
@@ -48,6 +49,11 @@ fn a_kernel_reads_one_image_through_a_sampler_and_writes_another() {
     // SAFETY: source is no binary.
     let program = Arc::new(unsafe { Program::build(runtime, &[code], "") }.unwrap());
     let kernel = program.kernel(c"shift").unwrap();
+    let kinds = [0, 1, 2].map(|index| kernel.parameter(index).unwrap());
+    assert_eq!(
+        kinds,
+        [Parameter::Image, Parameter::Image, Parameter::Sampler]
+    );
     let (from, to) = (
         image(runtime, ImageKind::TwoD, [4, 2, 1]),
         image(runtime, ImageKind::TwoD, [4, 2, 1]),

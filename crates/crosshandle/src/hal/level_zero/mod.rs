@@ -15,6 +15,7 @@ mod device;
 mod driver;
 mod event;
 mod gpu;
+mod image;
 mod info;
 mod ipc_handle;
 mod kernel_limits;

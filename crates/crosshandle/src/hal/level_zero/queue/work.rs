@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::hal::level_zero::driver::{DriverContext, EventHandle, List};
 use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::image;
 use crate::hal::level_zero::memory::LevelZeroSegment;
 use crate::hal::level_zero::program;
 use crate::hal::{Segment, Work};
@@ -131,9 +132,9 @@ impl<'a> Target<'a> {
             match work {
                 // The list has nothing of these; what is native goes to shared lists.
                 Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
-                Work::CopyImage(_) => Err(crate::error::Error::invalid(
-                    "this image is not one of Level Zero's",
-                )),
+                Work::CopyImage(copy) => {
+                    image::append(self.list, copy, signal, &mut self.has_begun)
+                }
                 Work::Launch(launch) => {
                     program::launch(self.gpu, self.list, launch, signal, &mut self.has_begun)
                 }
