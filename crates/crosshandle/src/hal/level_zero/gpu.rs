@@ -1,9 +1,7 @@
 //! The GPUs of all Level Zero drivers.
 
 use super::driver::{DeviceHandle, Driver};
-use super::image;
 use super::info::{self, Details};
-use super::kernel_limits;
 use crate::error::{Error, Result};
 use crate::handle::DeviceUuid;
 use crate::types::{DeviceInfo, ImageLimits, KernelLimits};
@@ -75,14 +73,14 @@ impl Gpu {
 
     /// Returns the limits of kernels, or why there are none. Asks the driver with the first call.
     pub(super) fn kernels(&self) -> std::result::Result<&KernelLimits, &str> {
-        let describe = || kernel_limits::describe(self.driver, self.handle, &self.details);
+        let describe = || info::kernels::describe(self.driver, self.handle, &self.details);
         let kernels = self.kernels.get_or_init(describe).as_ref();
         kernels.map_err(|reason| &**reason)
     }
 
     /// Returns the limits of images, or why there are none. Asks the driver with the first call.
     pub(super) fn images(&self) -> std::result::Result<&ImageLimits, &str> {
-        let describe = || image::limits(self.driver, self.handle);
+        let describe = || info::images::describe(self.driver, self.handle);
         let images = self.images.get_or_init(describe).as_ref();
         images.map_err(|reason| &**reason)
     }

@@ -1,6 +1,6 @@
 //! Copies of pixels, as calls of the driver.
 
-use super::LevelZeroImage;
+use super::object::LevelZeroImage;
 use crate::error::{Error, Result};
 use crate::hal::level_zero::driver::{EventHandle, ImageHandle, ImageRegion, List, small};
 use crate::hal::{DeviceImage, ImageCopy, ImageSide, Operand};
@@ -13,12 +13,6 @@ fn inner(image: &Arc<dyn DeviceImage>) -> Result<&LevelZeroImage> {
     let image: &dyn Any = &**image;
     let image = image.downcast_ref();
     image.ok_or_else(|| Error::invalid("this image is not one of Level Zero's"))
-}
-
-impl LevelZeroImage {
-    fn handle(&self) -> ImageHandle {
-        self.image.handle()
-    }
 }
 
 /// Returns a part of the image. The driver too has layers in the dimension after those of the images.

@@ -2,58 +2,21 @@
 
 mod copy;
 mod format;
+mod object;
 
 pub(super) use copy::append;
 
 use super::device::LevelZeroContext;
-use super::driver::{
-    DeviceHandle, Driver, DriverImage, DriverSampler, ImageShape, check, description, small,
-};
+use super::driver::{DriverImage, DriverSampler, ImageShape, small};
 use crate::error::{Error, Result};
 use crate::hal::{DeviceImage, DeviceSampler, Images};
-use crate::types::{
-    Addressing, Filter, ImageDescription, ImageKind, ImageLimits, SamplerDescription,
-};
+use crate::types::{Addressing, Filter, ImageDescription, ImageKind, SamplerDescription};
 use level_zero_sys::{
     ze_image_type_t as kinds, ze_result_t, ze_sampler_address_mode_t as addressings,
     ze_sampler_filter_mode_t as filters,
 };
+use object::LevelZeroImage;
 use std::sync::Arc;
-
-/// Asks the driver for the limits of images; returns why there are none.
-pub(super) fn limits(
-    driver: &Driver,
-    device: DeviceHandle,
-) -> std::result::Result<ImageLimits, String> {
-    let mut found = description!(
-        ze_device_image_properties_t,
-        ZE_STRUCTURE_TYPE_DEVICE_IMAGE_PROPERTIES
-    );
-    // SAFETY: a device that the driver counted, and a live result.
-    let code = unsafe { (driver.loader.zeDeviceGetImageProperties)(device.0, &mut found) };
-    check("zeDeviceGetImageProperties", code).map_err(|error| error.to_string())?;
-    if found.maxImageDims2D == 0 {
-        return Err("this device has no images".into());
-    }
-    let (flat, deep) = (found.maxImageDims2D as usize, found.maxImageDims3D as usize);
-    Ok(ImageLimits {
-        size_1d: found.maxImageDims1D as usize,
-        size_2d: [flat; 2],
-        size_3d: [deep; 3],
-        layers: found.maxImageArraySlices as usize,
-        read_arguments: found.maxReadImageArgs,
-        write_arguments: found.maxWriteImageArgs,
-        // It does not say.
-        read_write_arguments: 0,
-        samplers: found.maxSamplers,
-    })
-}
-
-struct LevelZeroImage {
-    image: DriverImage,
-    /// The size of a pixel, in bytes.
-    pixel: usize,
-}
 
 struct LevelZeroSampler(DriverSampler);
 
@@ -120,12 +83,6 @@ fn is_unsupported(error: &Error) -> bool {
     match error {
         Error::Driver { code, .. } => codes.iter().any(|known| i64::from(known.0) == *code),
         _ => false,
-    }
-}
-
-impl DeviceImage for LevelZeroImage {
-    fn raw(&self) -> usize {
-        self.image.handle().0.expose_provenance()
     }
 }
 
