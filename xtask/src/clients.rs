@@ -25,11 +25,12 @@ const HEADERS: [&str; 6] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 14] = [
+pub(crate) const FOR_LOADER: [&str; 15] = [
     "command_buffers",
     "error_table",
     "events",
     "free",
+    "graphs",
     "hostile_handles",
     "kernel_answers",
     "kernels",

@@ -108,6 +108,8 @@ clients! {
     command_buffers: "command_buffers" [KERNELS];
     command_buffers_validated: "command_buffers"
         [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
+    graphs: "graphs" [KERNELS];
+    graphs_validated: "graphs" [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     events_validated: "events" [("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     physical_memory: "physical_memory" [];
     memory_handles: "memory_handles" [];

@@ -19,7 +19,8 @@
 //! | `memory` | unified shared memory (`usm`), buffers, physical and virtual memory |
 //! | `ipc` | handles that cross processes |
 //! | `program` | programs, and their kernels |
-//! | `enqueue` | commands |
+//! | `enqueue` | commands, and command buffers |
+//! | `graph` | graphs that queues record, and how these and command buffers run |
 //! | `sampler` | samplers, which nothing uses |
 //! | `table` | all tables together, and how the loader gets them |
 //!
@@ -36,6 +37,7 @@ mod context;
 mod discovery;
 mod enqueue;
 mod event;
+mod graph;
 mod ipc;
 mod memory;
 mod program;

@@ -15,7 +15,8 @@ mod variable;
 pub(crate) use submission::{Submission, WaitList};
 
 use crate::abi::stub::Stub;
-use crate::abi::unsupported::{Graphs, HostPipes, Images};
+use crate::abi::unsupported::{HostPipes, Images};
+use crate::graph::executable;
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
 /// The table of commands.
@@ -58,5 +59,5 @@ pub(crate) const EXP_TABLE: ur_enqueue_exp_dditable_t = ur_enqueue_exp_dditable_
     pfnCommandBufferExp: Some(command_buffer::enqueue),
     pfnHostTaskExp: Some(host::task),
     pfnNativeCommandExp: Some(host::native_command),
-    pfnGraphExp: Stub::<Graphs>::STUB,
+    pfnGraphExp: Some(executable::enqueue),
 };

@@ -1,12 +1,10 @@
 //! Command buffers: commands that are recorded once, and enqueued as one any number of times.
 //!
-//! - `recording`: what is recorded, and how it runs.
 //! - `append`, `append_rect`, `launch`: the entry points that record; `launch` also updates.
 
 mod append;
 mod append_rect;
 mod launch;
-mod recording;
 
 use crate::abi::boundary::{Argument2, Call, In, MaybeOut, Out, OutPointer, entry_points};
 use crate::abi::failure::{Failure, Result};
@@ -18,13 +16,13 @@ use crate::context::Context;
 use crate::discovery::Device;
 use crate::enqueue::{Submission, WaitList};
 use crate::event::Event;
+use crate::graph::recording::{Recording, Run};
 use crate::memory::buffer::BufferUse;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
-use crosshandle::{Command, ExecutableGraph, Node};
+use crosshandle::{Command, Node};
 use launch::RecordedLaunch;
-use recording::{Recording, Run};
-use std::mem::offset_of;
+use std::mem::{self, offset_of};
 use std::sync::Arc;
 use unified_runtime_sys::{
     ur_command_buffer_exp_dditable_t, ur_command_t, ur_event_handle_t,
@@ -43,10 +41,7 @@ pub(crate) struct CommandBuffer {
     is_profiling: bool,
     /// Held during an update, so that none is lost. Taken before any other lock.
     updating: Lock<()>,
-    /// The event of the latest run. Held until the next is submitted, which comes after it. Taken before
-    /// `state`.
-    last: Lock<Option<crosshandle::Event>>,
-    /// Never locked while commands are submitted or updated, which may wait for a device.
+    /// Never locked while a driver is called, which may wait for a device.
     state: Lock<State>,
 }
 
@@ -58,12 +53,17 @@ pub(crate) struct RecordedCommand {
 }
 
 struct State {
-    recording: Recording,
+    phase: Phase,
     /// The node of each sync point.
     nodes: Vec<Node>,
     commands: Vec<Ref<RecordedCommand>>,
-    /// There once the command buffer is finalized.
-    run: Option<Run>,
+}
+
+enum Phase {
+    Recording(Recording),
+    /// A thread makes what runs, and has the recording meanwhile.
+    Finalizing,
+    Final(Arc<Run>),
 }
 
 impl Object for CommandBuffer {
@@ -88,12 +88,13 @@ impl Destination for CommandBuffer {
     }
 
     fn note(&self, buffer: BufferUse<'_>) {
-        let state = &mut *self.state.lock();
-        match &mut state.run {
+        match &mut self.state.lock().phase {
+            Phase::Recording(recording) => recording.note(&buffer),
+            // What is appended now is refused.
+            Phase::Finalizing => {}
             // An update brings it along. If that is refused after this, the buffer is told of queues that do
             // not use it, which does no harm.
-            Some(run) => run.note(&buffer),
-            None => state.recording.note(&buffer),
+            Phase::Final(run) => run.note(&buffer),
         }
     }
 }
@@ -195,13 +196,13 @@ impl CommandBuffer {
         appended: &Appended<'_>,
     ) -> Result<()> {
         self.check_wanted(appended)?;
-        let mut state = self.state.lock();
-        if state.run.is_some() {
+        let state = &mut *self.state.lock();
+        let Phase::Recording(recording) = &mut state.phase else {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
                 "this command buffer is finalized: it takes no more commands",
             ));
-        }
+        };
         let unknown =
             || Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_EXP);
         let node_of = |point: &u32| state.nodes.get(*point as usize).copied();
@@ -210,7 +211,7 @@ impl CommandBuffer {
         if self.is_in_order {
             after.extend(state.nodes.last());
         }
-        let node = state.recording.add(command, &after)?;
+        let node = recording.add(command, &after)?;
         let sync_point = state.nodes.len() as u32;
         state.nodes.push(node);
         if let Some(place) = &appended.command {
@@ -249,20 +250,58 @@ impl CommandBuffer {
         })
     }
 
-    /// Returns the executable graph, to be updated.
+    /// Returns what runs.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` before the command buffer is finalized.
+    fn run(&self) -> Result<Arc<Run>> {
+        match &self.state.lock().phase {
+            Phase::Final(run) => Ok(Arc::clone(run)),
+            Phase::Recording(_) | Phase::Finalizing => Err(not_finalized()),
+        }
+    }
+
+    /// Returns what runs, to be updated.
     ///
     /// # Errors
     /// `INVALID_OPERATION` before the command buffer is finalized, or if it was not created for updates.
-    fn updatable(&self) -> Result<Arc<ExecutableGraph>> {
-        let state = self.state.lock();
-        let run = state.run.as_ref().ok_or_else(not_finalized)?;
+    fn updatable(&self) -> Result<Arc<Run>> {
+        let run = self.run()?;
         if !self.is_updatable {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
                 "this command buffer was not created for updates",
             ));
         }
-        Ok(run.executable())
+        Ok(run)
+    }
+
+    /// Makes what runs of the recording.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` for a command buffer that is finalized, or that another thread finalizes; limits of
+    /// the driver, after which commands can still be appended.
+    fn finalize(&self) -> Result<()> {
+        let recording = {
+            let state = &mut *self.state.lock();
+            match mem::replace(&mut state.phase, Phase::Finalizing) {
+                Phase::Recording(recording) => recording,
+                phase => {
+                    state.phase = phase;
+                    return Err(Failure::new(
+                        ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                        "this command buffer is finalized already",
+                    ));
+                }
+            }
+        };
+        let run = recording.instantiate();
+        let (phase, result) = match run {
+            Ok(run) => (Phase::Final(Arc::new(run)), Ok(())),
+            Err(failure) => (Phase::Recording(recording), Err(failure)),
+        };
+        self.state.lock().phase = phase;
+        result
     }
 }
 
@@ -275,10 +314,9 @@ entry_points! {
     ) {
         let inner = context.on(device)?;
         let state = State {
-            recording: Recording::new(inner),
+            phase: Phase::Recording(Recording::new(inner)),
             nodes: Vec::new(),
             commands: Vec::new(),
-            run: None,
         };
         created.put(Shared::hand_out(Shared::new(CommandBuffer {
             context: context.to_ref(),
@@ -287,22 +325,12 @@ entry_points! {
             is_in_order: desc.isInOrder != 0,
             is_profiling: desc.enableProfiling != 0,
             updating: Lock::default(),
-            last: Lock::default(),
             state: Lock::new(state),
         })))
     }
 
     fn finalize(buffer: Handle<CommandBuffer>) {
-        let mut state = buffer.state.lock();
-        if state.run.is_some() {
-            return Err(Failure::new(
-                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "this command buffer is finalized already",
-            ));
-        }
-        let run = state.recording.instantiate()?;
-        state.run = Some(run);
-        Ok(())
+        buffer.finalize()
     }
 
     fn get_info(
@@ -334,23 +362,12 @@ entry_points! {
                 "this queue is on another device than the command buffer",
             ));
         }
-        let mut submission = Submission::new(queue, waits, event);
+        let mut submission = Submission::new(queue, waits, event)?;
         if buffer.is_profiling {
             submission = submission.with_timestamps();
         }
-        let mut last = buffer.last.lock();
-        let mut command = {
-            let state = buffer.state.lock();
-            let run = state.run.as_ref().ok_or_else(not_finalized)?;
-            run.command(queue)
-        };
-        if let Some(last) = &*last
-            && matches!(last.try_wait(), Ok(false))
-        {
-            command = command.after(last);
-        }
         let kind = ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP;
-        submission.submit_and_keep(kind, command, &mut last)
+        buffer.run()?.submit(submission, kind)
     }
 }
 
