@@ -1,6 +1,7 @@
 //! Launches of kernels, recorded and updated.
 
-use super::{Appended, CommandBuffer, SyncPoints};
+use super::CommandBuffer;
+use super::appended::{Appended, SyncPoints};
 use crate::abi::boundary::{List, MaybeOut, entry_points, list};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, HandlesMut, Ref, Shared};

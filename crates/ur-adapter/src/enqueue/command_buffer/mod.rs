@@ -1,25 +1,27 @@
 //! Command buffers: commands that are recorded once, and enqueued as one any number of times.
 //!
+//! - `appended`: what all calls that record have in common.
 //! - `append`, `append_rect`, `launch`: the entry points that record; `launch` also updates.
 
 mod append;
 mod append_rect;
+mod appended;
 mod launch;
 
-use crate::abi::boundary::{Argument2, Call, In, MaybeOut, Out, OutPointer, entry_points};
+use crate::abi::boundary::{In, MaybeOut, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
-use crate::abi::object::{Handle, HandleList, Object, Ref, Shared, release, retain};
+use crate::abi::object::{Handle, Object, Ref, Shared, release, retain};
 use crate::abi::query::Answer;
 use crate::abi::stub::{Reason, Stub};
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::enqueue::{Submission, WaitList};
-use crate::event::Event;
 use crate::graph::recording::{Recording, Run};
 use crate::memory::buffer::BufferUse;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
+use appended::Appended;
 use crosshandle::{Command, Node};
 use launch::RecordedLaunch;
 use std::mem::{self, offset_of};
@@ -28,8 +30,7 @@ use unified_runtime_sys::{
     ur_command_buffer_exp_dditable_t, ur_command_t, ur_event_handle_t,
     ur_exp_command_buffer_command_handle_t, ur_exp_command_buffer_command_handle_t_,
     ur_exp_command_buffer_desc_t, ur_exp_command_buffer_handle_t, ur_exp_command_buffer_handle_t_,
-    ur_exp_command_buffer_info_t, ur_exp_command_buffer_sync_point_t, ur_result_t,
-    ur_structure_type_t,
+    ur_exp_command_buffer_info_t, ur_result_t, ur_structure_type_t,
 };
 
 /// A command buffer.
@@ -104,58 +105,6 @@ fn not_finalized() -> Failure {
         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
         "this command buffer is not finalized",
     )
-}
-
-/// What all calls that record have in common: the commands to come after, and what the caller wants to know.
-pub(crate) struct Appended<'a> {
-    after: &'a [ur_exp_command_buffer_sync_point_t],
-    sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
-    command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
-}
-
-impl<'a> Appended<'a> {
-    /// Begins a call.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED_FEATURE` for events: commands inside wait for none and signal none.
-    fn new(
-        after: &'a [ur_exp_command_buffer_sync_point_t],
-        waits: &HandleList<'_, Event>,
-        sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
-        event: &Option<OutPointer<'_, ur_event_handle_t>>,
-        command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
-    ) -> Result<Self> {
-        if !waits.is_empty() || event.is_some() {
-            return Err(Failure::unsupported(
-                "commands in a command buffer wait for no events and signal none; let \
-                 urEnqueueCommandBufferExp do that",
-            ));
-        }
-        Ok(Self {
-            after,
-            sync_point,
-            command,
-        })
-    }
-}
-
-/// An argument of an entry point: the commands of the command buffer that one comes after.
-struct SyncPoints;
-
-impl Argument2 for SyncPoints {
-    type A = u32;
-    type B = *const ur_exp_command_buffer_sync_point_t;
-    type Value<'a> = &'a [ur_exp_command_buffer_sync_point_t];
-
-    unsafe fn read<'a>(count: u32, first: Self::B, _call: &'a Call) -> Result<Self::Value<'a>> {
-        if first.is_null() != (count == 0) {
-            return Err(Failure::of(
-                ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_WAIT_LIST_EXP,
-            ));
-        }
-        // SAFETY: as promised to this function.
-        unsafe { crate::abi::boundary::list(first, count as usize) }
-    }
 }
 
 impl CommandBuffer {
