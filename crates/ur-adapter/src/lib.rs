@@ -19,8 +19,7 @@
 //! | `memory` | unified shared memory (`usm`), buffers, physical and virtual memory |
 //! | `ipc` | handles that cross processes |
 //! | `program` | programs, and their kernels |
-//! | `enqueue` | commands, and command buffers |
-//! | `graph` | graphs that queues record, and how these and command buffers run |
+//! | `enqueue` | commands, and what records them: command buffers and graphs |
 //! | `sampler` | samplers, which nothing uses |
 //! | `table` | all tables together, and how the loader gets them |
 //!
@@ -37,7 +36,6 @@ mod context;
 mod discovery;
 mod enqueue;
 mod event;
-mod graph;
 mod ipc;
 mod memory;
 mod program;

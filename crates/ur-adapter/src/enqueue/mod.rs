@@ -4,6 +4,7 @@
 mod allocation;
 pub(crate) mod buffer;
 pub(crate) mod command_buffer;
+pub(crate) mod graph;
 mod host;
 pub(crate) mod kernel;
 mod order;
@@ -16,7 +17,7 @@ pub(crate) use submission::{Submission, WaitList};
 
 use crate::abi::stub::Stub;
 use crate::abi::unsupported::{HostPipes, Images};
-use crate::graph::executable;
+use graph::executable;
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
 /// The table of commands.

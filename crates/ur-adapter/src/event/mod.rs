@@ -13,7 +13,7 @@ use crate::abi::boundary::entry_points;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handles, Object, Ref, Shared, release, retain};
 use crate::context::Context;
-use crate::graph::capture::{CapturedNode, internal_event};
+use crate::enqueue::graph::capture::{CapturedNode, internal_event};
 use crate::queue::Queue;
 use unified_runtime_sys::{
     ur_command_t, ur_event_dditable_t, ur_event_exp_dditable_t, ur_event_handle_t,

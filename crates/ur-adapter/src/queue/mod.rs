@@ -9,7 +9,7 @@ use crate::abi::native::NativeHandles;
 use crate::abi::object::{Object, Ref, Shared};
 use crate::context::Context;
 use crate::discovery::{Device, Finish};
-use crate::graph::slot::CaptureSlot;
+use crate::enqueue::graph::slot::CaptureSlot;
 use crosshandle::Command;
 use end::QueueEnd;
 use std::convert::Infallible;
