@@ -161,8 +161,7 @@ impl Session {
             has_ended: AtomicBool::new(false),
         });
         if let Some(data) = &session.data {
-            let address = data.address()?;
-            session.say(&Message::Address { address: &address })?;
+            session.say_address(data.address()?)?;
         }
         // For what has come behind the greeting.
         session.wake();
@@ -204,6 +203,14 @@ impl Session {
             self.wake();
         }
         Ok(())
+    }
+
+    /// Says where this side's data endpoint is.
+    pub(super) fn say_address(&self, (generation, address): (u32, Vec<u8>)) -> Result<()> {
+        self.say(&Message::Address {
+            generation,
+            address: &address,
+        })
     }
 
     /// Sends a question: `message` makes it from its number.

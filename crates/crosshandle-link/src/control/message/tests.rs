@@ -56,7 +56,10 @@ fn all() -> Vec<Message<'static>> {
             why: "no",
         },
         Message::Abandoned { id: 1 },
-        Message::Address { address: b"there" },
+        Message::Address {
+            generation: 1,
+            address: b"there",
+        },
         Message::Read {
             request: 1,
             id: 2,
@@ -133,6 +136,29 @@ fn lengths_that_no_message_has_are_refused_before_the_message_is_there() {
     assert_eq!(Message::frame_len(&[1, 0, 0]), Ok(None));
     for len in [0, MAX_FRAME as u32 + 1, u32::MAX] {
         assert!(Message::frame_len(&len.to_le_bytes()).is_err());
+    }
+}
+
+#[test]
+fn signals_beyond_all_counting_are_refused() {
+    let first = MAX_SIGNAL + 1;
+    let (request, id, count, why) = (1, 2, 1, "no");
+    for message in [
+        Message::Reached { id, number: first },
+        Message::Failed {
+            id,
+            first,
+            count,
+            why,
+        },
+        Message::Event {
+            request,
+            id,
+            completed: u64::MAX,
+            failures: &[],
+        },
+    ] {
+        assert!(Message::decode(&message.encode()[PREFIX..]).is_err());
     }
 }
 
