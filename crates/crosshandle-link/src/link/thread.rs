@@ -61,7 +61,7 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
         let state = session.state();
         match &state.channel {
             // A copy, since the connection may be replaced meanwhile.
-            Some(channel) => (Some(copy(channel)?), channel.wants_write()),
+            Some(channel) => (Some(copy(channel)?), state.wants_write()),
             None => (None, false),
         }
     };

@@ -10,7 +10,7 @@ mod lists;
 mod tests;
 mod wire;
 
-pub use hello::{HELLO_SIZE, Hello, SessionId, refusal};
+pub use hello::{HELLO_SIZE, Hello, NoHello, SessionId, VERSION, refusal};
 pub use lists::{Failure, NamedPart, read_failures, read_parts, write_failures, write_parts};
 
 /// Bytes of memory that one message carries at most.

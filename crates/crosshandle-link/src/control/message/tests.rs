@@ -190,6 +190,9 @@ fn greetings_of_other_protocols_are_refused() {
         other[place] ^= 0x42;
         assert!(Hello::decode(&other).is_err(), "byte {place}");
     }
+    let mut older = bytes;
+    older[7] = VERSION - 1;
+    assert_eq!(Hello::decode(&older), Err(NoHello::Version(VERSION - 1)));
 }
 
 #[test]
