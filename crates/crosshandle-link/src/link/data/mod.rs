@@ -114,6 +114,12 @@ impl Shared {
         has_moved
     }
 
+    /// Returns whether the worker may be worked for. UCX 1.22 ends the *process* when it handles what comes for an
+    /// endpoint that has failed and cannot send its answer.
+    fn may_progress(&self) -> bool {
+        self.endpoint != Endpoint::Failed && self.worker.failure().is_none()
+    }
+
     /// Returns a key as the endpoint knows it.
     fn unpacked(&mut self, key: u32) -> Result<RemoteKey> {
         let key = self.keys.get_mut(&key);
@@ -220,11 +226,10 @@ impl DataPath {
     /// Does all there is to do, and has the descriptor tell of what comes then.
     fn arm(&self, shared: &mut Shared) -> Result<()> {
         let mut has_moved = false;
-        loop {
-            while shared.progress() {
+        while shared.may_progress() {
+            if shared.progress() {
                 has_moved = true;
-            }
-            if shared.worker.arm()? {
+            } else if shared.worker.arm()? {
                 break;
             }
         }

@@ -128,7 +128,15 @@ impl DataPath {
         let started_at = Instant::now();
         loop {
             let mut shared = self.shared();
-            let has_moved = shared.progress();
+            if let (Endpoint::Made, Some(failure)) = (shared.endpoint, shared.worker.failure()) {
+                shared.fail(failure);
+                self.changed.notify_all();
+            }
+            // What is under way by a closed endpoint is done, but for what a device has begun.
+            let has_moved = match shared.may_progress() || last_move.is_some_and(is_long_ago) {
+                true => shared.progress(),
+                false => false,
+            };
             under_way.take_done(&mut shared.worker);
             if under_way.requests.is_empty() {
                 match &under_way.error {
@@ -168,6 +176,11 @@ impl DataPath {
             }
         }
     }
+}
+
+/// Returns whether requests of a closed endpoint have had the time to end by themselves.
+fn is_long_ago(last_move: Instant) -> bool {
+    last_move.elapsed() > SPIN / 2
 }
 
 impl UnderWay {
