@@ -262,6 +262,19 @@ impl Peer {
         self.child.id()
     }
 
+    /// Returns whether the process has called `abort`, or does so within some seconds.
+    pub(crate) fn has_aborted(&mut self) -> bool {
+        use std::os::unix::process::ExitStatusExt;
+        let start = Instant::now();
+        while start.elapsed() < UP_LIMIT {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return status.signal() == Some(rustix::process::Signal::ABORT.as_raw());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
     /// Ends the process as a crash would.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();

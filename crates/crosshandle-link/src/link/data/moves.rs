@@ -137,7 +137,8 @@ impl DataPath {
                 true => shared.progress(),
                 false => false,
             };
-            under_way.take_done(&mut shared.worker);
+            let has_failed = !shared.is_usable();
+            under_way.take_done(&mut shared.worker, has_failed);
             if under_way.requests.is_empty() {
                 match &under_way.error {
                     None => shared.note_works(),
@@ -231,11 +232,15 @@ impl UnderWay {
         }
     }
 
-    /// Lets go of the requests that are done, from the last one on.
-    fn take_done(&mut self, worker: &mut Worker) {
+    /// Lets go of the requests that are done, from the last one on. What UCX says of those of an endpoint that has
+    /// failed is not to be believed: a flush of one that was closed is done, and the bytes are not there.
+    fn take_done(&mut self, worker: &mut Worker, has_failed: bool) {
         while let Some((piece, request)) = self.requests.pop() {
             let mut request = Some(request);
             match worker.is_done(&mut request) {
+                Ok(true) if has_failed => {
+                    self.note_failed(piece, Error::TimedOut("moving memory by UCX"));
+                }
                 Ok(true) => {}
                 Err(error) => self.note_failed(piece, error),
                 Ok(false) => {

@@ -160,7 +160,9 @@ impl DataPath {
             }
         }
         if shared.endpoint == Endpoint::Awaited
-            && let Some((_, address)) = shared.offered.take()
+            && let Some((offered, address)) = shared.offered.take()
+            // Of an older generation: the other side lets that one go.
+            && offered == shared.generation
         {
             shared.connect(&address, now + self.limits.proof);
             upkeep.has_connected = shared.endpoint == Endpoint::Made;
