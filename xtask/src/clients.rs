@@ -26,11 +26,12 @@ const HEADERS: [&str; 7] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 15] = [
+pub(crate) const FOR_LOADER: [&str; 16] = [
     "command_buffers",
     "error_table",
     "events",
     "free",
+    "graphs",
     "hostile_handles",
     "images",
     "kernel_answers",
@@ -44,8 +45,9 @@ pub(crate) const FOR_LOADER: [&str; 15] = [
     "physical_memory",
 ];
 /// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
-pub(crate) const FOR_SYCL: [&str; 4] = [
+pub(crate) const FOR_SYCL: [&str; 5] = [
     "sycl_commands",
+    "sycl_graph_kernels",
     "sycl_graphs",
     "sycl_native",
     "sycl_sharing",

@@ -112,7 +112,7 @@ entry_points! {
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(to) }?;
         let command = Command::read_image(image.inner(), part, memory, place.pitches());
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_READ;
         submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
     }
@@ -134,7 +134,7 @@ entry_points! {
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(from) }?;
         let command = Command::write_image(memory, place.pitches(), image.inner(), part);
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_WRITE;
         submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
     }
@@ -151,7 +151,7 @@ entry_points! {
     ) {
         let part = ImagePart { origin: origin(from_first), extent: extent(region)? };
         let command = Command::copy_image(from.inner(), part, to.inner(), origin(to_first));
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_COPY;
         submission.submit(kind, command.map_err(refusal)?, false)
     }
