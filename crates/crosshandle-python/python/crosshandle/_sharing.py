@@ -146,9 +146,10 @@ def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[An
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
     """Packs an array, or a tree of lists, tuples and dicts of arrays, for other processes.
 
-    An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__` or
-    `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in whatever memory their libraries
-    take; views of an `Array` on the host. What lies in memory that no other process can reach is refused;
+    An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__`,
+    `__sycl_usm_array_interface__` or `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in
+    whatever memory their libraries take; arrays of dpnp and memory of dpctl that this package's Unified Runtime adapter
+    allocated, whose queue this call waits for; views of an `Array` on the host. What lies in memory that no other process can reach is refused;
     `copy=True` copies it. The bundle keeps the arrays' memory from reuse until it is released, and those who have
     opened it do after that.
 
@@ -292,7 +293,11 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
 
 def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
     """Adopts arrays of other libraries: for each, the context, and the array or why it cannot be."""
-    if device not in ("cuda", "level_zero"):
+    if device == "sycl":
+        from . import _usm
+
+        return _usm.adopt(group)
+    if device != "cuda":
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group)]
     # The library does not say which of its devices.
@@ -313,6 +318,12 @@ def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array
 def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
     """Copies an array of another library into memory of its device."""
     library = _library(value)
+    if described.device == "sycl":
+        # Its own library reads it, wherever it is.
+        namespace = getattr(value, "__array_namespace__", None)
+        array = default_context().empty(described.shape, described.dtype)
+        array.numpy()[...] = value.copy_to_host() if namespace is None else namespace().asnumpy(value)
+        return array
     if described.device != "host" and library in ("torch", "cupy"):
         # Its own library knows arrays with gaps, and the stream that makes the bytes.
         array = context.empty(described.shape, described.dtype)

@@ -102,11 +102,24 @@ pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     Ok(Some(array))
 }
 
-/// Describes an array in unified shared memory of SYCL; `None` if it has no such interface.
+/// Describes an array in unified shared memory of SYCL; `None` if it has no such interface. Its bytes are there
+/// afterwards.
 pub(super) fn sycl(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
-    let interface = dictionary(value, "__sycl_usm_array_interface__")?;
-    let described = interface.map(|found| read(&found, Place::SomeLevelZero, true, value));
-    described.transpose()
+    let Some(interface) = dictionary(value, "__sycl_usm_array_interface__")? else {
+        return Ok(None);
+    };
+    let mut array = read(&interface, Place::SomeSycl, true, value)?;
+    // dpctl's memory says that it is read-only, and is written all the same.
+    if module_of(value)?.is_some_and(|name| name.starts_with("dpctl.memory")) {
+        array.read_only = false;
+    }
+    // No event can follow a queue of SYCL's. It may be named otherwise, by a context or a device.
+    if let Some(queue) = item(&interface, "syclobj")?
+        && queue.hasattr("wait")?
+    {
+        queue.call_method0("wait")?;
+    }
+    Ok(Some(array))
 }
 
 /// Describes an array on the host; `None` if it has no such interface.
@@ -119,14 +132,17 @@ pub(super) fn host(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
 /// Returns whether an array's library relies on nobody writing it: JAX does. Such an array's bytes are there
 /// afterwards.
 pub(super) fn is_never_written(value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let module: Option<String> = match value.get_type().getattr_opt("__module__")? {
-        Some(module) => module.extract().ok(),
-        None => None,
-    };
+    let module = module_of(value)?;
     let is_jax = module.is_some_and(|name| name.starts_with("jax"));
     if is_jax {
         // There is no stream that an event could follow.
         value.call_method0("block_until_ready")?;
     }
     Ok(is_jax)
+}
+
+/// Returns the name of the module that an object's class is in.
+fn module_of(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let module = value.get_type().getattr_opt("__module__")?;
+    Ok(module.and_then(|module| module.extract().ok()))
 }
