@@ -22,7 +22,7 @@ from ._crosshandle import (
     PhysicalMemory,
     PhysicalMemoryHandle,
 )
-from ._errors import WrongDevice
+from ._errors import Unsupported, WrongDevice
 
 Tree = Union[Array, "list[Tree]", "tuple[Tree, ...]", "dict[str, Tree]"]
 
@@ -195,7 +195,11 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
 
         if context is not None:
             raise ValueError("a model is opened in a context of its own")
-        return store.open(data)
+        try:
+            return store.open(data)
+        except (LookupError, ConnectionError) as error:
+            error.add_note(f"{data!r} begins as no handle does, so it was taken for the name of a holder's model")
+            raise
     if context is None:
         handle = _rust.parse_handle(data)
         is_event = isinstance(handle, EventHandle)
@@ -278,7 +282,7 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
                 arrays[place] = adopted
             elif copy:
                 arrays[place] = _copy(leaves[place], described[place], context)
-            elif device == "host":
+            elif device == "host" and isinstance(adopted, Unsupported):
                 raise ValueError(
                     "this array lies in memory that no other process can reach: make it with "
                     "crosshandle.alloc_empty, or pass copy=True to share a copy"

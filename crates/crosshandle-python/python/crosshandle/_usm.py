@@ -247,7 +247,7 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
     except TypeError:
         raise TypeError(f"dpnp has no dtype for {array.dtype}") from None
     if nbytes == 0:
-        return dpnp.empty(array.shape, dtype, sycl_queue=queue)
+        return dpnp.empty(array.shape, dtype=dtype, sycl_queue=queue)
     if any(stride % size for stride in array.strides):
         raise ValueError(f"dpnp has no arrays whose strides ({array.strides}) are no multiples of {size} bytes")
     memory = memory_of(array, handle, first, nbytes, queue)

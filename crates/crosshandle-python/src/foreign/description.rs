@@ -136,6 +136,7 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     if let Some(array) = interface::sycl(value)? {
         return Ok(array);
     }
+    interface::check_unmasked(value)?;
     let refused = match buffer::describe(value)? {
         buffer::Found::Array(array) => return Ok(array),
         buffer::Found::Refused(refused) => Some(refused),
