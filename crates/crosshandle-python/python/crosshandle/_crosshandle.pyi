@@ -5,7 +5,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, SupportsBytes, final
 
-_Handle = SupportsBytes | str
+_Handle = SupportsBytes | bytes | bytearray | memoryview | str
 
 
 @final

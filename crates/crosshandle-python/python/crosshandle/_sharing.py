@@ -305,18 +305,21 @@ def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group)]
     # The library does not say which of its devices.
-    found: list[tuple[Context, Array | Exception]] = []
-    for one in group:
-        for candidate in [found.name for found in Device.all() if found.backend == device]:
-            context = default_context(candidate)
-            (adopted,) = _rust.adopt_all(context, [one])
-            if isinstance(adopted, Array):
-                break
-        else:
-            if not any(found.backend == device for found in Device.all()):
-                raise WrongDevice(f"the array is on a {device} device, and there is none here")
-        found.append((context, adopted))
-    return found
+    contexts = [default_context(found.name) for found in Device.all() if found.backend == device]
+    if not contexts:
+        raise WrongDevice(f"the array is on a {device} device, and there is none here")
+    return [_adopt_on_any(contexts, one) for one in group]
+
+
+def _adopt_on_any(contexts: list[Context], one: _rust.Foreign) -> tuple[Context, Array | Exception]:
+    """Adopts an array on the device that it is on; otherwise says why the last one refuses it."""
+    *others, last = contexts
+    for context in others:
+        (adopted,) = _rust.adopt_all(context, [one])
+        if isinstance(adopted, Array):
+            return context, adopted
+    (adopted,) = _rust.adopt_all(last, [one])
+    return last, adopted
 
 
 def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
