@@ -298,9 +298,9 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
 def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
     """Adopts arrays of other libraries: for each, the context, and the array or why it cannot be."""
     if device == "sycl":
-        from . import _usm
+        from ._libraries import usm
 
-        return _usm.adopt(group)
+        return usm.adopt(group)
     if device != "cuda":
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group)]
