@@ -288,9 +288,9 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
                     "crosshandle.alloc_empty, or pass copy=True to share a copy"
                 )
             else:
+                remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
                 raise ValueError(
-                    f"this array's memory cannot be shared ({adopted}): make it with an allocator of crosshandle's, "
-                    "or pass copy=True to share a copy"
+                    f"this array's memory cannot be shared ({adopted}): {remedy}, or pass copy=True to share a copy"
                 ) from adopted
     return [array for array in arrays if array is not None]
 
