@@ -1,17 +1,18 @@
 //! The contents of a model's memory, written and read in pieces by several threads, and their hash.
 
-use crate::Error;
 use crate::error::Result;
-use crate::hash::{self, PIECE_BYTES, PieceHash, PieceHasher};
+use crate::hash::{PIECE_BYTES, PieceHash, PieceHasher};
 use crate::source::Source;
 use crate::transfer::Transfer;
-use crate::tuning::{MAX_THREADS, PART_BYTES};
+use crate::tuning::{HASH_BYTES, MAX_THREADS, NOTED_PIECES};
+use crate::{Error, LoadOptions};
 use crosshandle::{Context, Memory};
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Returns the number of threads that is used if the program does not choose.
 pub(crate) fn usual_threads() -> usize {
@@ -20,35 +21,93 @@ pub(crate) fn usual_threads() -> usize {
         .min(MAX_THREADS)
 }
 
-/// How memory is written or read: by so many threads, which call `progress` with the bytes that each has done.
+/// How memory is written or read: by several threads, which call `progress` with the bytes that each has done.
 pub(crate) struct Work<'a> {
-    pub(crate) context: &'a Context,
-    pub(crate) memory: &'a Memory,
-    pub(crate) threads: usize,
-    pub(crate) progress: &'a (dyn Fn(u64) + Sync),
+    context: &'a Context,
+    memory: &'a Memory,
+    options: &'a LoadOptions,
+    progress: &'a (dyn Fn(u64) + Sync),
+    /// The longest time that a thread took to make its staging buffers, in nanoseconds.
+    staging_ns: AtomicU64,
 }
 
-impl Work<'_> {
-    /// Fills the memory from a source, and returns the hashes of its pieces.
-    pub(crate) fn fill(&self, source: &Source<'_>) -> Result<Vec<PieceHash>> {
+/// What is called with the number and the hash of a piece that is in its place.
+pub(crate) type Note<'a> = &'a (dyn Fn(u64, &PieceHash) -> Result<()> + Sync);
+
+impl<'a> Work<'a> {
+    pub(crate) fn new(
+        context: &'a Context,
+        memory: &'a Memory,
+        options: &'a LoadOptions,
+        progress: &'a (dyn Fn(u64) + Sync),
+    ) -> Self {
+        Self {
+            context,
+            memory,
+            options,
+            progress,
+            staging_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the longest time that a thread took to make its staging buffers.
+    pub(crate) fn staging_time(&self) -> Duration {
+        Duration::from_nanos(self.staging_ns.load(Ordering::Relaxed))
+    }
+
+    fn transfer(&self) -> Result<Transfer<'a>> {
+        let begin = Instant::now();
+        let transfer = Transfer::new(self.context, self.memory, self.options.staging());
+        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.staging_ns.fetch_max(took, Ordering::Relaxed);
+        transfer
+    }
+
+    /// Fills pieces of the memory from a source, and returns their hashes. Each piece is noted when it is in its place.
+    pub(crate) fn fill(
+        &self,
+        source: &Source<'_>,
+        pieces: &[u64],
+        note: Option<Note<'_>>,
+    ) -> Result<Vec<PieceHash>> {
         let bytes = source.bytes;
-        let pieces: Vec<u64> = (0..hash::pieces(bytes)).collect();
         let found = Found::new(pieces.len());
-        self.on_threads(&pieces, |items| {
-            let mut transfer = Transfer::new(self.context, self.memory, bytes as usize)?;
-            let mut buffer = vec![0; PART_BYTES.min(bytes as usize)];
+        self.on_threads(pieces, |items| {
+            let mut transfer = self.transfer()?;
+            let mut buffer = [0; HASH_BYTES];
+            let mut unnoted = Vec::new();
             for (at, piece) in items {
                 let (offset, len) = place_of(*piece, bytes);
                 let mut hasher = PieceHasher::new(*piece, bytes);
-                transfer.write(offset as usize, len, &mut buffer, |at, part| {
+                transfer.write(offset as usize, len, self.options.part(), |at, part| {
                     source.read(offset + at as u64, part)?;
-                    hasher.update(part);
+                    for at in (0..part.len()).step_by(buffer.len()) {
+                        let taken = &mut buffer[..(part.len() - at).min(HASH_BYTES)];
+                        part.read(at, taken)?;
+                        hasher.update(taken);
+                    }
                     Ok(())
                 })?;
-                found.put(at, hasher.finish());
+                let hash = hasher.finish();
+                if let Some(note) = note {
+                    unnoted.push((*piece, hash.clone()));
+                    if unnoted.len() >= NOTED_PIECES {
+                        transfer.finish()?;
+                        unnoted
+                            .drain(..)
+                            .try_for_each(|(piece, hash)| note(piece, &hash))?;
+                    }
+                }
+                found.put(at, hash);
                 (self.progress)(len as u64);
             }
-            transfer.finish()
+            transfer.finish()?;
+            match note {
+                Some(note) => unnoted
+                    .iter()
+                    .try_for_each(|(piece, hash)| note(*piece, hash)),
+                None => Ok(()),
+            }
         })?;
         Ok(found.all())
     }
@@ -57,12 +116,14 @@ impl Work<'_> {
     pub(crate) fn write(&self, source: &Source<'_>) -> Result<()> {
         let parts = source.parts(PIECE_BYTES);
         self.on_threads(&parts, |items| {
-            let mut transfer = Transfer::new(self.context, self.memory, self.memory.len())?;
-            let mut buffer = vec![0; PART_BYTES.min(self.memory.len())];
+            let mut transfer = self.transfer()?;
             for (_, (offset, len)) in items {
-                transfer.write(*offset as usize, *len as usize, &mut buffer, |at, part| {
-                    source.read(offset + at as u64, part)
-                })?;
+                transfer.write(
+                    *offset as usize,
+                    *len as usize,
+                    self.options.part(),
+                    |at, part| source.read(offset + at as u64, part),
+                )?;
                 (self.progress)(*len);
             }
             transfer.finish()
@@ -74,8 +135,8 @@ impl Work<'_> {
         let bytes = self.memory.len() as u64;
         let found = Found::new(pieces.len());
         self.on_threads(pieces, |items| {
-            let mut transfer = Transfer::new(self.context, self.memory, self.memory.len())?;
-            let mut buffer = vec![0; PART_BYTES.min(self.memory.len())];
+            let mut transfer = self.transfer()?;
+            let mut buffer = [0; HASH_BYTES];
             for (at, piece) in items {
                 let (offset, len) = place_of(*piece, bytes);
                 let mut hasher = PieceHasher::new(*piece, bytes);
@@ -107,7 +168,11 @@ impl Work<'_> {
             work(&mut items).inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
         };
         thread::scope(|scope| {
-            let others = self.threads.min(items.len()).saturating_sub(1);
+            let others = self
+                .options
+                .thread_count()
+                .min(items.len())
+                .saturating_sub(1);
             let others: Vec<_> = (0..others)
                 // With fewer threads than wanted it takes longer.
                 .filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok())

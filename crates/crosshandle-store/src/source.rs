@@ -1,13 +1,15 @@
 //! Where tensors come from: files of safetensors, one or many with an index, or the program's own memory.
 
+use crate::Hash;
 use crate::error::{Error, Result};
 use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
+use crosshandle::SharedBytes;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest header of a file, as the format has it.
@@ -279,6 +281,12 @@ impl<'a> Source<'a> {
         Ok(names)
     }
 
+    /// Returns the manifest of memory with these tensors.
+    pub(crate) fn manifest(&self, data_hash: Option<Hash>) -> Manifest {
+        let (tensors, metadata) = (self.tensors.clone(), self.metadata.clone());
+        Manifest::new(self.bytes, data_hash, tensors, metadata)
+    }
+
     /// Gives each tensor the place that it has in a model which is there.
     pub(crate) fn place_in(&mut self, manifest: &Manifest) -> Result<()> {
         for (name, own) in &mut self.tensors {
@@ -311,33 +319,79 @@ impl<'a> Source<'a> {
         parts
     }
 
-    /// Reads the bytes that the memory will have from `offset` on, zeros between tensors.
-    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+    /// Reads the bytes that the memory will have from `offset` on, zeros between tensors. The system puts those of files
+    /// where they go, without a buffer of this process between.
+    pub(crate) fn read(&self, offset: u64, into: SharedBytes<'_>) -> Result<()> {
         let end = offset + into.len() as u64;
         let first = self.runs.partition_point(|run| run.to + run.len <= offset);
         let mut at = offset;
+        let place =
+            |from: u64, to: u64| into.slice((from - offset) as usize..(to - offset) as usize);
         for run in self.runs[first..].iter().take_while(|run| run.to < end) {
             let begin = run.to.max(offset);
             let stop = (run.to + run.len).min(end);
-            into[(at - offset) as usize..(begin - offset) as usize].fill(0);
-            let part = &mut into[(begin - offset) as usize..(stop - offset) as usize];
+            clear(place(at, begin)?)?;
+            let part = place(begin, stop)?;
             let from = run.from + (begin - run.to);
             match &self.origins[run.origin] {
-                Origin::File { path, file, direct } => {
-                    let read = match direct {
-                        Some(direct) => read_direct(direct, part, from),
-                        None => file.read_exact_at(part, from),
-                    };
-                    read.map_err(|source| io(path, source))?;
-                }
+                Origin::File { path, file, direct } => match direct {
+                    Some(direct) => read_direct(direct, part, from, path)?,
+                    None => part
+                        .read_file(file, from)
+                        .map_err(|error| of_file(path, error))?,
+                },
                 Origin::Bytes(bytes) => {
-                    part.copy_from_slice(&bytes[from as usize..from as usize + part.len()]);
+                    part.write(0, &bytes[from as usize..from as usize + part.len()])?;
                 }
             }
             at = stop;
         }
-        into[(at - offset) as usize..].fill(0);
-        Ok(())
+        clear(place(at, end)?)
+    }
+
+    /// Describes where the bytes come from: the files, as long as nobody writes them.
+    pub(crate) fn identity(&self) -> Result<Hash> {
+        let mut hasher = blake3::Hasher::new();
+        for origin in &self.origins {
+            let Origin::File { path, file, .. } = origin else {
+                return Err(Error::Invalid(
+                    "only a load of files can be resumed: the program's own memory ends with it"
+                        .into(),
+                ));
+            };
+            let status = file.metadata().map_err(|source| io(path, source))?;
+            for number in [
+                status.dev(),
+                status.ino(),
+                status.len(),
+                status.mtime() as u64,
+                status.mtime_nsec() as u64,
+            ] {
+                hasher.update(&number.to_le_bytes());
+            }
+        }
+        Ok(hasher.finalize())
+    }
+}
+
+/// Writes zeros: between tensors there are few.
+fn clear(part: SharedBytes<'_>) -> Result<()> {
+    const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
+    for at in (0..part.len()).step_by(ZEROS.len()) {
+        let len = (part.len() - at).min(ZEROS.len());
+        part.write(at, &ZEROS[..len])?;
+    }
+    Ok(())
+}
+
+/// Names the file of a failed read.
+fn of_file(path: &Path, error: crosshandle::Error) -> Error {
+    match error {
+        crosshandle::Error::Os { code, .. } => io(path, std::io::Error::from_raw_os_error(code)),
+        error => Error::Format {
+            path: path.to_owned(),
+            why: error.to_string(),
+        },
     }
 }
 
@@ -362,8 +416,8 @@ fn open_direct(path: &Path) -> Result<File> {
     opened.map_err(|source| io(path, source))
 }
 
-/// Reads as `read_exact_at` does, from a file that takes aligned reads only.
-fn read_direct(file: &File, into: &mut [u8], from: u64) -> std::io::Result<()> {
+/// Reads from a file that takes aligned reads only.
+fn read_direct(file: &File, into: SharedBytes<'_>, from: u64, path: &Path) -> Result<()> {
     let skipped = from as usize % DIRECT_ALIGNMENT;
     let wanted = skipped + into.len();
     let whole = wanted.next_multiple_of(DIRECT_ALIGNMENT);
@@ -376,11 +430,10 @@ fn read_direct(file: &File, into: &mut [u8], from: u64) -> std::io::Result<()> {
         let at = done / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT;
         match file.read_at(&mut aligned[at..], from - skipped as u64 + at as u64) {
             Ok(count) if at + count > done => done = at + count,
-            Ok(_) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Err(io(path, std::io::ErrorKind::UnexpectedEof.into())),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(io(path, error)),
         }
     }
-    into.copy_from_slice(&aligned[skipped..wanted]);
-    Ok(())
+    Ok(into.write(0, &aligned[skipped..wanted])?)
 }

@@ -5,11 +5,12 @@ use crate::error::{Error, Result};
 use crate::load::{LoadOptions, Loaded};
 use crate::model::Model;
 use crate::placement::OpenOptions;
+use crate::resume::{self, Publication};
 use crate::source::{NamedBytes, Source};
 use crate::tuning::MAX_LOOKS;
 use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
-use crosshandle::holder::Holder;
+use crosshandle::holder::{HoldOptions, Holder};
 use crosshandle::{Context, ContextOptions, Device, MemoryHandle, PeerPolicy};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,26 @@ impl Store {
             &Source::of_files(paths, options.is_direct)?,
             options,
         )
+    }
+
+    /// Loads files as [`load`](Self::load) does, and publishes them under a name. If this process ends before that, the
+    /// next load of the same files under the same name goes on where it was: what is in its place is kept by the
+    /// holder, under the name and `+loading`, which [`Holder::remove`] gives up.
+    ///
+    /// Where the name has tokens, this store must show the one that may do all.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load) and [`Loaded::publish`]; [`Error::Invalid`] while another process loads under the
+    /// name.
+    pub fn load_resumably(
+        &self,
+        device: &str,
+        paths: &[PathBuf],
+        name: &str,
+        options: &LoadOptions,
+        hold: HoldOptions,
+    ) -> Result<Publication> {
+        resume::load(self, device, paths, name, options, hold)
     }
 
     /// Loads tensors of the program's own into memory of a device.

@@ -312,12 +312,8 @@ impl Update<'_> {
             }
         }
         let total: u64 = unknown.len() as u64 * PIECE_BYTES;
-        let work = Work {
-            context,
-            memory: data,
-            threads: self.options.thread_count(),
-            progress: &|done| self.options.tell(done, total),
-        };
+        let progress = |done| self.options.tell(done, total);
+        let work = Work::new(context, data, &self.options, &progress);
         for (piece, hash) in unknown.iter().zip(work.hash(&unknown)?) {
             state.put_hash(*piece, Some(&hash))?;
         }
@@ -335,12 +331,9 @@ impl Update<'_> {
         // Until it has succeeded.
         let had_failed = mem::replace(&mut self.has_failed, true);
         let total = source.parts(u64::MAX).iter().map(|(_, len)| len).sum();
-        let work = Work {
-            context: &self.updater.context,
-            memory: &self.updater.data,
-            threads: self.options.thread_count(),
-            progress: &|done| self.options.tell(done, total),
-        };
+        let progress = |done| self.options.tell(done, total);
+        let Updater { context, data, .. } = &*self.updater;
+        let work = Work::new(context, data, &self.options, &progress);
         work.write(source)?;
         self.has_failed = had_failed;
         Ok(())

@@ -1,31 +1,24 @@
 //! Models that one process loads, another one holds, and others open.
 
-#[allow(dead_code, reason = "this program uses a part of it")]
-#[path = "../../crosshandle/tests/common/mod.rs"]
-mod common;
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod holding;
 
-use common::{DEADLINE, Directory, Parent, Process, is};
-use crosshandle::holder::{self, HoldOptions, ServeOptions};
+use crosshandle::holder::HoldOptions;
 use crosshandle::{ContextOptions, Device};
-use crosshandle_store::{Error, LoadOptions, NamedBytes, Store};
+use crosshandle_store::{Error, LoadOptions, NamedBytes};
+use holding::common::{DEADLINE, Directory, Parent, Process, is};
+use holding::{holds, start_holder, store};
 use safetensors::{Dtype, tensor::TensorView};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const HOLDER: &str = "holder";
 const LOADER: &str = "loader";
 const READER: &str = "reader";
 
 fn role() -> bool {
-    if is(HOLDER) {
-        let mut parent = Parent::new();
-        // Ends with its parent, which hangs up.
-        let stop = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
-        let options = ServeOptions::new()
-            .socket_dir(Directory::inherited().path())
-            .stop_when_readable(stop.expect("a descriptor"));
-        holder::serve(options, || parent.say("ready")).expect("it held");
+    if holds() {
+        return true;
     } else if is(LOADER) {
         let mut parent = Parent::new();
         let file = parent.hear().expect("a file");
@@ -56,16 +49,6 @@ fn role() -> bool {
         return false;
     }
     true
-}
-
-fn store(directory: &Directory) -> Store {
-    Store::new().socket_dir(directory.path())
-}
-
-fn start_holder(test: &str, directory: &Directory) -> Process {
-    let mut holder = Process::start(test, HOLDER, directory);
-    assert_eq!(holder.hear(), "ready");
-    holder
 }
 
 /// A tensor of a test: its name, type, shape and bytes.
