@@ -11,6 +11,7 @@ use crate::tuning::{MAX_STEP_BYTES, MIN_STEP_BYTES, PART_BYTES, STAGE_BYTES};
 use crate::{Error, Hash};
 use crosshandle::holder::{HandedOver, HoldOptions};
 use crosshandle::{AllocationOptions, Context, Memory};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ pub struct LoadOptions {
     part_bytes: usize,
     pub(crate) expected: Option<Hash>,
     pub(crate) is_direct: bool,
+    pub(crate) metadata: BTreeMap<String, String>,
     progress: Progress,
 }
 
@@ -53,6 +55,7 @@ impl LoadOptions {
             part_bytes: PART_BYTES,
             expected: None,
             is_direct: false,
+            metadata: BTreeMap::new(),
             progress: Arc::new(|_, _| {}),
         }
     }
@@ -86,6 +89,17 @@ impl LoadOptions {
     /// file system must allow it.
     pub fn direct(mut self, is_direct: bool) -> Self {
         self.is_direct = is_direct;
+        self
+    }
+
+    /// Adds texts to what the files say beside the tensors, in the place of theirs under the same keys. They are part of
+    /// the model's hash.
+    pub fn metadata(
+        mut self,
+        texts: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
+    ) -> Self {
+        let texts = texts.into_iter();
+        (self.metadata).extend(texts.map(|(key, value)| (key.into(), value.into())));
         self
     }
 

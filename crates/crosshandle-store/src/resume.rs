@@ -171,7 +171,7 @@ pub(crate) fn load(
     options: &LoadOptions,
     hold: HoldOptions,
 ) -> Result<Publication> {
-    let source = Source::of_files(paths, options.is_direct)?;
+    let source = Source::of_files(paths, options)?;
     let bytes = source.bytes;
     let context = store.context_on(device)?;
     let partial = format!("{name}{SUFFIX}");

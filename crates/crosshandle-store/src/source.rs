@@ -1,8 +1,8 @@
 //! Where tensors come from: files of safetensors, one or many with an index, or the program's own memory.
 
-use crate::Hash;
 use crate::error::{Error, Result};
 use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
+use crate::{Hash, LoadOptions};
 use crosshandle::SharedBytes;
 use rustix::fs::OFlags;
 use serde::Deserialize;
@@ -80,10 +80,10 @@ impl<'a> Source<'a> {
     }
 
     /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others, beside
-    /// it. With `is_direct`, tensors are read past the page cache.
-    pub(crate) fn of_files(paths: &[PathBuf], is_direct: bool) -> Result<Self> {
+    /// it. The options say whether tensors are read past the page cache, and have more metadata.
+    pub(crate) fn of_files(paths: &[PathBuf], options: &LoadOptions) -> Result<Self> {
         let mut source = Self {
-            is_direct,
+            is_direct: options.is_direct,
             ..Self::empty()
         };
         for path in paths {
@@ -95,7 +95,13 @@ impl<'a> Source<'a> {
                 false => drop(source.add_file(path)?),
             }
         }
-        Ok(source)
+        Ok(source.with(&options.metadata))
+    }
+
+    /// Adds metadata, in the place of what it has under the same keys.
+    pub(crate) fn with(mut self, metadata: &BTreeMap<String, String>) -> Self {
+        self.metadata.extend(metadata.clone());
+        self
     }
 
     /// Takes tensors of the program's own.

@@ -71,12 +71,7 @@ impl Store {
     /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if the hash
     /// is not the expected one; limits of the system.
     pub fn load(&self, device: &str, paths: &[PathBuf], options: &LoadOptions) -> Result<Loaded> {
-        Loaded::new(
-            self,
-            device,
-            &Source::of_files(paths, options.is_direct)?,
-            options,
-        )
+        Loaded::new(self, device, &Source::of_files(paths, options)?, options)
     }
 
     /// Loads files as [`load`](Self::load) does, and publishes them under a name. If this process ends before that, the
@@ -109,7 +104,8 @@ impl Store {
         tensors: impl IntoIterator<Item = NamedBytes<'a>>,
         options: &LoadOptions,
     ) -> Result<Loaded> {
-        Loaded::new(self, device, &Source::of_bytes(tensors)?, options)
+        let source = Source::of_bytes(tensors)?.with(&options.metadata);
+        Loaded::new(self, device, &source, options)
     }
 
     /// Lets go of the contexts that this store and its clones keep for later calls, for instance before a process

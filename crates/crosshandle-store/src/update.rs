@@ -172,7 +172,7 @@ impl Update<'_> {
     /// # Errors
     /// As [`write`](Self::write); [`Error::Io`], [`Error::Format`].
     pub fn load(&mut self, paths: &[PathBuf]) -> Result<()> {
-        self.write_source(Source::of_files(paths, self.options.is_direct)?)
+        self.write_source(Source::of_files(paths, &self.options)?)
     }
 
     /// Writes a part of a tensor, from byte `offset` of it on.
