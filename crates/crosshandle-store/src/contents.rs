@@ -6,7 +6,7 @@ use crate::source::Source;
 use crate::transfer::Transfer;
 use crate::tuning::{HASH_BYTES, MAX_THREADS, NOTED_PIECES};
 use crate::{Error, LoadOptions};
-use crosshandle::{Context, Memory};
+use crosshandle::{Command, Context, Memory, MemoryRange};
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -110,6 +110,29 @@ impl<'a> Work<'a> {
             }
         })?;
         Ok(found.all())
+    }
+
+    /// Has the device copy memory that it reaches to places of this, and write zeros to others. Waits for that.
+    pub(crate) fn copy(&self, copies: &[(u64, MemoryRange)], zeros: &[(u64, u64)]) -> Result<()> {
+        let queue = self.context.create_queue()?;
+        let place = |start: u64, len: usize| {
+            let start = start as usize;
+            self.memory.range(start..start + len)
+        };
+        let submitted = (|| -> Result<()> {
+            for (start, len) in zeros {
+                queue.submit(Command::fill(place(*start, *len as usize)?, &[0])?)?;
+            }
+            for (start, from) in copies {
+                let to = place(*start, from.len())?;
+                queue.submit(Command::copy(from.clone(), to)?)?;
+            }
+            Ok(())
+        })();
+        // Also after a failure: the ranges may end with the caller.
+        let finished = queue.finish();
+        submitted?;
+        Ok(finished?)
     }
 
     /// Writes what a source has, and nothing between.

@@ -68,6 +68,6 @@ pub use manifest::{Manifest, TensorInfo};
 pub use model::{Model, Tensor};
 pub use placement::OpenOptions;
 pub use resume::Publication;
-pub use source::NamedBytes;
+pub use source::{NamedBytes, NamedRange};
 pub use store::Store;
 pub use update::{Update, Updater};

@@ -2,9 +2,9 @@
 
 use crate::contents::{self, Work};
 use crate::error::Result;
-use crate::hash;
+use crate::hash::{self, PieceHash};
 use crate::manifest::Manifest;
-use crate::source::Source;
+use crate::source::{NamedRange, Source};
 use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::{MAX_STEP_BYTES, MIN_STEP_BYTES, PART_BYTES, STAGE_BYTES};
@@ -165,12 +165,45 @@ pub struct Loaded {
     timing: LoadTiming,
 }
 
+/// What fills the memory, and how long it took to make staging buffers.
+type Filled = (Vec<PieceHash>, Duration);
+
 impl Loaded {
-    pub(crate) fn new(
+    /// Loads from files or from the host's memory.
+    pub(crate) fn read(
         store: &Store,
         device: &str,
         source: &Source<'_>,
         options: &LoadOptions,
+    ) -> Result<Self> {
+        Self::new(store, device, source, options, |work, every| {
+            let pieces = work.fill(source, every, None)?;
+            Ok((pieces, work.staging_time()))
+        })
+    }
+
+    /// Has the device copy what it can reach.
+    pub(crate) fn copy(
+        store: &Store,
+        device: &str,
+        tensors: impl IntoIterator<Item = NamedRange>,
+        options: &LoadOptions,
+    ) -> Result<Self> {
+        let (source, copies) = Source::of_ranges(tensors)?;
+        let source = source.with(&options.metadata);
+        Self::new(store, device, &source, options, |work, every| {
+            work.copy(&copies, &source.gaps())?;
+            let pieces = work.hash(every)?;
+            Ok((pieces, work.staging_time()))
+        })
+    }
+
+    fn new(
+        store: &Store,
+        device: &str,
+        source: &Source<'_>,
+        options: &LoadOptions,
+        fill: impl FnOnce(&Work<'_>, &[u64]) -> Result<Filled>,
     ) -> Result<Self> {
         let context = store.context_on(device)?;
         let begin = Instant::now();
@@ -180,10 +213,10 @@ impl Loaded {
         let progress = |bytes| options.tell(bytes, all);
         let work = Work::new(&context, &data, options, &progress);
         let every: Vec<u64> = (0..hash::pieces(all)).collect();
-        let pieces = work.fill(source, &every, None)?;
+        let (pieces, staging) = fill(&work, &every)?;
         let timing = LoadTiming {
             allocation,
-            staging: work.staging_time(),
+            staging,
             filling: begin.elapsed() - allocation,
         };
         let manifest = source.manifest(Some(hash::combine(&pieces, all)));

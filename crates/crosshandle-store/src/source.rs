@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
 use crate::{Hash, LoadOptions};
-use crosshandle::SharedBytes;
+use crosshandle::{MemoryRange, SharedBytes};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +26,19 @@ pub struct NamedBytes<'a> {
     pub shape: Vec<u64>,
     /// Its elements, little-endian, the last dimension's neighbours beside each other.
     pub bytes: &'a [u8],
+}
+
+/// A tensor in memory that a device can copy from.
+#[derive(Clone, Debug)]
+pub struct NamedRange {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements, as safetensors calls it.
+    pub dtype: String,
+    /// Its size in each dimension, in elements.
+    pub shape: Vec<u64>,
+    /// Its elements, as [`NamedBytes`] has them; `None` for a tensor without any.
+    pub range: Option<MemoryRange>,
 }
 
 /// What bytes are read from.
@@ -116,21 +129,46 @@ impl<'a> Source<'a> {
         {
             let origin = source.origins.len();
             source.origins.push(Origin::Bytes(bytes));
-            let info = TensorInfo {
-                dtype,
-                shape,
-                offset: 0,
-                bytes: bytes.len() as u64,
-            };
-            if info.expected_bits() != Some(8 * info.bytes) {
-                return Err(Error::Invalid(format!(
-                    "the tensor {name} has {} bytes, which its type {} and its shape {:?} do not have",
-                    info.bytes, info.dtype, info.shape
-                )));
-            }
+            let info = described(&name, dtype, shape, bytes.len())?;
             source.add(name, info, origin, 0).map_err(Error::Invalid)?;
         }
         Ok(source)
+    }
+
+    /// Gives tensors that a device copies their places. Returns where each goes, too; nothing can be
+    /// [read](Self::read).
+    pub(crate) fn of_ranges(
+        tensors: impl IntoIterator<Item = NamedRange>,
+    ) -> Result<(Self, Vec<(u64, MemoryRange)>)> {
+        let mut source = Self::empty();
+        let mut copies = Vec::new();
+        for NamedRange {
+            name,
+            dtype,
+            shape,
+            range,
+        } in tensors
+        {
+            let info = described(
+                &name,
+                dtype,
+                shape,
+                range.as_ref().map_or(0, MemoryRange::len),
+            )?;
+            source
+                .add(name.clone(), info, 0, 0)
+                .map_err(Error::Invalid)?;
+            copies.extend(range.map(|range| (source.tensors[&name].offset, range)));
+        }
+        Ok((source, copies))
+    }
+
+    /// Returns the places of the bytes between tensors, and their number.
+    pub(crate) fn gaps(&self) -> Vec<(u64, u64)> {
+        let ends = std::iter::once(0).chain(self.runs.iter().map(|run| run.to + run.len));
+        let starts = self.runs.iter().map(|run| run.to);
+        let gaps = ends.zip(starts).map(|(end, start)| (end, start - end));
+        gaps.filter(|(_, len)| *len > 0).collect()
     }
 
     /// Takes bytes for one place of a model's memory.
@@ -377,6 +415,23 @@ impl<'a> Source<'a> {
             }
         }
         Ok(hasher.finalize())
+    }
+}
+
+/// Describes a tensor without a place yet, whose type and shape must be those of so many bytes.
+fn described(name: &str, dtype: String, shape: Vec<u64>, bytes: usize) -> Result<TensorInfo> {
+    let info = TensorInfo {
+        dtype,
+        shape,
+        offset: 0,
+        bytes: bytes as u64,
+    };
+    match info.expected_bits() == Some(8 * info.bytes) {
+        true => Ok(info),
+        false => Err(Error::Invalid(format!(
+            "the tensor {name} has {} bytes, which its type {} and its shape {:?} do not have",
+            info.bytes, info.dtype, info.shape
+        ))),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::load::{LoadOptions, Loaded};
 use crate::model::Model;
 use crate::placement::OpenOptions;
 use crate::resume::{self, Publication};
-use crate::source::{NamedBytes, Source};
+use crate::source::{NamedBytes, NamedRange, Source};
 use crate::tuning::MAX_LOOKS;
 use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
@@ -71,7 +71,7 @@ impl Store {
     /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if the hash
     /// is not the expected one; limits of the system.
     pub fn load(&self, device: &str, paths: &[PathBuf], options: &LoadOptions) -> Result<Loaded> {
-        Loaded::new(self, device, &Source::of_files(paths, options)?, options)
+        Loaded::read(self, device, &Source::of_files(paths, options)?, options)
     }
 
     /// Loads files as [`load`](Self::load) does, and publishes them under a name. If this process ends before that, the
@@ -105,7 +105,22 @@ impl Store {
         options: &LoadOptions,
     ) -> Result<Loaded> {
         let source = Source::of_bytes(tensors)?.with(&options.metadata);
-        Loaded::new(self, device, &source, options)
+        Loaded::read(self, device, &source, options)
+    }
+
+    /// Has a device copy tensors that it can reach into new memory of its own, for instance weights that an engine has
+    /// repacked. Takes the hash of what is there then.
+    ///
+    /// # Errors
+    /// As [`load_tensors`](Self::load_tensors); [`crosshandle::Error::InvalidArgument`] for memory that the device does
+    /// not reach.
+    pub fn copy_tensors(
+        &self,
+        device: &str,
+        tensors: impl IntoIterator<Item = NamedRange>,
+        options: &LoadOptions,
+    ) -> Result<Loaded> {
+        Loaded::copy(self, device, tensors, options)
     }
 
     /// Lets go of the contexts that this store and its clones keep for later calls, for instance before a process

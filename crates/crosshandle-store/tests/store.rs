@@ -4,8 +4,8 @@
 mod holding;
 
 use crosshandle::holder::HoldOptions;
-use crosshandle::{ContextOptions, Device};
-use crosshandle_store::{Error, LoadOptions, NamedBytes};
+use crosshandle::{Context, ContextOptions, Device};
+use crosshandle_store::{Error, LoadOptions, NamedBytes, NamedRange};
 use holding::common::{DEADLINE, Directory, Parent, Process, is};
 use holding::{holds, start_holder, store};
 use safetensors::{Dtype, tensor::TensorView};
@@ -254,6 +254,29 @@ fn tensors_of_the_programs_own_are_held() {
         let refused = store.load_tensors("host", bad, &LoadOptions::new());
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     }
+    // The device copies what it reaches, and the hash is the same.
+    let options = ContextOptions::new().socket_dir(directory.path());
+    let device = Device::find("host").expect("there is always a host");
+    let context = Context::with_options(&device, options).expect("a context");
+    let memory = context.allocate(bytes.len()).expect("memory");
+    memory.write(0, &bytes).expect("inside");
+    let range = |name: &str, dtype: &str, shape: &[u64], range| NamedRange {
+        name: name.into(),
+        dtype: dtype.into(),
+        shape: shape.to_vec(),
+        range,
+    };
+    let all = [
+        range("a", "F32", &[4, 6], Some(memory.all())),
+        range("none", "F32", &[0], None),
+        range("b", "F64", &[12], Some(memory.all())),
+    ];
+    let copied = store.copy_tensors("host", all, &LoadOptions::new());
+    let copied = copied.expect("copied").manifest().data_hash;
+    assert_eq!(copied, model.manifest().data_hash);
+    let short = [range("a", "F32", &[4, 6], memory.range(..95).ok())];
+    let refused = store.copy_tensors("host", short, &LoadOptions::new());
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     // What somebody else handed over is no model.
     let options = ContextOptions::new()
         .socket_dir(directory.path())

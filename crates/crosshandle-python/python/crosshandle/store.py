@@ -472,8 +472,12 @@ class Store:
         write_token: str | None = None,
         admin_token: str | None = None,
     ) -> Published:
-        """Copies arrays of any library into memory of a device, and hands that over, as `load` does."""
-        described = [_described(key, array, on_host=True) for key, array in tensors.items()]
+        """Copies arrays of any library into memory of a device, and hands that over, as `load` does.
+
+        If all arrays are on that device already, it copies them itself; otherwise they go by way of the host.
+        """
+        on_host = not all(_is_on(array, device) for array in tensors.values())
+        described = [_described(key, array, on_host=on_host) for key, array in tensors.items()]
         options = {"metadata": dict(metadata or {}), "threads": threads, "progress": progress}
         hold = {"replace": replace, "read_token": read_token, "write_token": write_token, "admin_token": admin_token}
         return Published(*self._store.publish(name, described, device=device, options=options, hold=hold))
@@ -526,6 +530,18 @@ def _synchronize(device: str) -> None:
     if cupy is not None:
         with cupy.cuda.Device(int(device.rpartition(":")[2] or 0)):
             cupy.cuda.runtime.deviceSynchronize()
+
+
+def _is_on(array: Any, device: str) -> bool:
+    """Whether an array is torch's or CuPy's, on this GPU."""
+    library, _, number = device.partition(":")
+    if library != "cuda":
+        return False
+    where = getattr(array, "device", None)
+    kind = type(array).__module__.partition(".")[0]
+    if kind == "torch":
+        return bool(where.type == "cuda" and where.index == int(number or 0))
+    return kind == "cupy" and bool(where.id == int(number or 0))
 
 
 def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[int], _rust.Foreign]:

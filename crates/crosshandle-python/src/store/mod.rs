@@ -10,7 +10,9 @@ pub(crate) use updater::StoreUpdater;
 use crate::foreign::{Bytes, Foreign};
 use crate::interrupt;
 use crosshandle::holder::{HandedOver, HeldName, HoldOptions};
-use crosshandle_store::{Error, Hash, LoadOptions, LoadTiming, NamedBytes, OpenOptions, Store};
+use crosshandle_store::{
+    Error, Hash, LoadOptions, LoadTiming, NamedBytes, NamedRange, OpenOptions, Store,
+};
 use error::Result;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -124,7 +126,7 @@ impl StoreClient {
         })?)
     }
 
-    /// Copies tensors of the host's, and hands them over as `load` does.
+    /// Copies tensors of the host's, or of the device's own, and hands them over as `load` does.
     #[pyo3(signature = (name, tensors, *, device, options, hold))]
     fn publish(
         &self,
@@ -136,21 +138,37 @@ impl StoreClient {
         hold: &Bound<'_, PyDict>,
     ) -> Result<Published> {
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
-        let mut named = Vec::with_capacity(tensors.len());
+        let (mut named, mut ranges) = (Vec::new(), Vec::new());
         for (name, dtype, shape, array) in &tensors {
+            let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.clone());
             // SAFETY: the arrays live as long as `tensors`, and whoever publishes them leaves them alone.
             match unsafe { array.get().bytes() } {
                 Some(Bytes::Host(bytes)) => named.push(NamedBytes {
-                    name: name.clone(),
-                    dtype: dtype.clone(),
-                    shape: shape.clone(),
+                    name,
+                    dtype,
+                    shape,
                     bytes,
                 }),
-                _ => return Err(not_plain(name).into()),
+                Some(Bytes::Device(range)) => ranges.push(NamedRange {
+                    name,
+                    dtype,
+                    shape,
+                    range,
+                }),
+                None => return Err(not_plain(&name).into()),
             }
         }
+        if !named.is_empty() && !ranges.is_empty() {
+            return Err(PyValueError::new_err(
+                "some arrays are on the host and some on a device: bring all of them to one",
+            )
+            .into());
+        }
         Ok(py.detach(|| -> crosshandle_store::Result<_> {
-            let loaded = self.0.load_tensors(device, named, &options)?;
+            let loaded = match ranges.is_empty() {
+                true => self.0.load_tensors(device, named, &options)?,
+                false => self.0.copy_tensors(device, ranges, &options)?,
+            };
             let handed_over = loaded.publish(name, hold)?;
             Ok(published(handed_over, loaded.hash(), loaded.timing(), 0))
         })?)
