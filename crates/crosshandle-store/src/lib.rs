@@ -48,7 +48,6 @@
 
 mod contents;
 mod error;
-mod hash;
 mod load;
 mod manifest;
 mod model;
@@ -57,7 +56,6 @@ mod resume;
 mod source;
 mod state;
 mod store;
-mod transfer;
 mod tuning;
 mod update;
 

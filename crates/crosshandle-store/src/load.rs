@@ -1,8 +1,8 @@
 //! Loading: from a source into new memory, which a holder may take over.
 
+use crate::contents::hash::{self, PieceHash};
 use crate::contents::{self, Work};
 use crate::error::Result;
-use crate::hash::{self, PieceHash};
 use crate::manifest::Manifest;
 use crate::source::{NamedRange, Source};
 use crate::state::State;

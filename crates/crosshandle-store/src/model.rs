@@ -1,8 +1,8 @@
 //! Models that were opened.
 
 use crate::contents::Work;
+use crate::contents::hash;
 use crate::error::{Error, Result};
-use crate::hash;
 use crate::manifest::{MAX_MANIFEST_BYTES, Manifest, TensorInfo};
 use crate::placement::OpenOptions;
 use crate::state::{State, deadline_after};

@@ -6,8 +6,8 @@
 //! and reads the others. At the end the memory gets its name, and loses the first one.
 
 use crate::contents::Work;
+use crate::contents::hash::{self, PieceHash};
 use crate::error::{Error, Result};
-use crate::hash::{self, PieceHash};
 use crate::load::{LoadTiming, allocate};
 use crate::manifest::Manifest;
 use crate::model::Parts;

@@ -16,8 +16,8 @@
 //!
 //! Everything here may be written by any process that may write the model, so whoever reads it checks it.
 
+use crate::contents::hash::PieceHash;
 use crate::error::{Error, Result};
-use crate::hash::PieceHash;
 use crate::tuning::{CLAIM_PATIENCE, IDLE_INTERVAL, LOOK_INTERVAL, WRITER_INTERVAL};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Event, EventHandle, Memory};

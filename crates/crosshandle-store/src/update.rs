@@ -1,8 +1,8 @@
 //! Updates of a model in place.
 
 use crate::contents::Work;
+use crate::contents::hash::{self, PIECE_BYTES};
 use crate::error::{Error, Result};
-use crate::hash::{self, PIECE_BYTES};
 use crate::manifest::{Manifest, TensorInfo};
 use crate::model::{Parts, read_listing};
 use crate::source::{NamedBytes, Source};

@@ -1,9 +1,12 @@
 //! The contents of a model's memory, written and read in pieces by several threads, and their hash.
 
+pub(crate) mod hash;
+mod transfer;
+
+use self::hash::{PIECE_BYTES, PieceHash, PieceHasher};
+use self::transfer::Transfer;
 use crate::error::Result;
-use crate::hash::{PIECE_BYTES, PieceHash, PieceHasher};
 use crate::source::Source;
-use crate::transfer::Transfer;
 use crate::tuning::{HASH_BYTES, MAX_THREADS, NOTED_PIECES};
 use crate::{Error, LoadOptions};
 use crosshandle::{Command, Context, Memory, MemoryRange};
