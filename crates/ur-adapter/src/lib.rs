@@ -19,7 +19,7 @@
 //! | `memory` | unified shared memory (`usm`), buffers, physical and virtual memory |
 //! | `ipc` | handles that cross processes |
 //! | `program` | programs, and their kernels |
-//! | `enqueue` | commands |
+//! | `enqueue` | commands, and what records them: command buffers and graphs |
 //! | `sampler` | samplers, which nothing uses |
 //! | `table` | all tables together, and how the loader gets them |
 //!

@@ -5,7 +5,7 @@ use crate::abi::description::{self, Description};
 use crate::abi::failure::Failure;
 use crate::abi::{object, unsupported};
 use crate::discovery::{adapter, device, platform};
-use crate::enqueue::command_buffer;
+use crate::enqueue::{command_buffer, graph};
 use crate::memory::{buffer, physical, usm, virtual_memory};
 use crate::program::kernel;
 use crate::{context, enqueue, event, ipc, program, queue, sampler};
@@ -22,7 +22,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     ProgramExp: program::EXP_TABLE,
     Kernel: kernel::TABLE,
     Queue: queue::entry::TABLE,
-    QueueExp: queue::entry::EXP_TABLE,
+    QueueExp: graph::queue::TABLE,
     Sampler: sampler::TABLE,
     Mem: buffer::TABLE,
     PhysicalMem: physical::TABLE,
@@ -32,7 +32,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     USMExp: usm::EXP_TABLE,
     BindlessImagesExp: unsupported::BINDLESS_IMAGES_EXP,
     CommandBufferExp: command_buffer::TABLE,
-    GraphExp: unsupported::GRAPH_EXP,
+    GraphExp: graph::TABLE,
     IPCExp: ipc::TABLE,
     MemoryExportExp: unsupported::MEMORY_EXPORT_EXP,
     UsmP2PExp: usm::P2P_TABLE,

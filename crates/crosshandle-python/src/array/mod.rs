@@ -68,6 +68,15 @@ impl Array {
         }
     }
 
+    /// Returns whether the bytes are known to be there, so that nothing has to wait: as a rule the signal has
+    /// completed long before another process gets to the array.
+    fn is_ready(&self) -> bool {
+        match &self.ready {
+            Some((event, value)) => matches!(event.get().event.try_wait_value(*value), Ok(true)),
+            None => true,
+        }
+    }
+
     fn is_cuda(&self) -> bool {
         self.memory.context.device().info().backend == BackendKind::Cuda
     }
@@ -104,7 +113,7 @@ impl Array {
     /// Makes a stream that takes the array wait until the bytes are there, or the host where there are no streams.
     /// `stream` is as DLPack has it: `None` is the default stream, −1 asks for no wait.
     fn order_before(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let Some((event, value)) = &self.ready else {
+        let Some((event, value)) = self.ready.as_ref().filter(|_| !self.is_ready()) else {
             return Ok(());
         };
         let number: Option<i64> = match stream {
@@ -141,7 +150,7 @@ impl Array {
         let py = slf.py();
         let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
         let own = slf.get();
-        if own.ready.is_none() {
+        if own.is_ready() {
             // Without torch's questions for device and stream, which take longer than all the rest.
             return from_dlpack.call1((dlpack::unversioned(py, own)?,));
         }
@@ -311,7 +320,7 @@ impl Array {
         }
         let interface = self.interface(py, 3)?;
         // A stream that waits for the event, if there is one; who takes the array waits for that.
-        let stream = match &self.ready {
+        let stream = match self.ready.as_ref().filter(|_| !self.is_ready()) {
             Some((event, value)) => {
                 let arguments = (event.clone_ref(py), *value, self.device());
                 streams(py)?.call_method1("waiting", arguments)?
