@@ -113,8 +113,11 @@ impl Name {
         if !other.handles().any(shares) {
             return false;
         }
-        let earlier = other.earlier.iter().cloned();
-        earlier.fold(false, |is_new, writer| self.add_earlier(writer) || is_new)
+        let known = self.earlier.len();
+        for writer in &other.earlier {
+            self.add_earlier(writer.clone());
+        }
+        self.earlier.len() > known
     }
 
     /// Returns whether somebody is looked into who will be its writer.
