@@ -573,7 +573,7 @@ class StoreClient:
         """Opens a model."""
     def load(
         self, name: str, files: list[str], *, device: str, options: dict[str, Any], hold: dict[str, Any]
-    ) -> tuple[int, str, bool]:
+    ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
         """Loads files of safetensors, and hands them over."""
     def publish(
         self,
@@ -583,7 +583,7 @@ class StoreClient:
         device: str,
         options: dict[str, Any],
         hold: dict[str, Any],
-    ) -> tuple[int, str, bool]:
+    ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
         """Copies tensors of the host's, and hands them over."""
     def updater(self, name: str) -> StoreUpdater:
         """Opens a model to write its tensors in place."""
