@@ -245,8 +245,10 @@ impl Context {
     /// # Errors
     /// As [`open_memory`](Self::open_memory), for the first handle that cannot be opened; then none is.
     pub fn open_memories(&self, handles: &[MemoryHandle], access: Access) -> Result<Vec<Memory>> {
-        let fields: Vec<_> = handles.iter().map(MemoryHandle::fields).collect();
-        let _mapped = self.core().map_ahead(&fields, access);
+        let _mapped = (handles.len() > 1).then(|| {
+            let fields: Vec<_> = handles.iter().map(MemoryHandle::fields).collect();
+            self.core().map_ahead(&fields, access)
+        });
         let open = |handle| match access {
             Access::ReadWrite => self.open_memory(handle),
             Access::ReadOnly => self.open_memory_read_only(handle),
