@@ -27,7 +27,7 @@ use appended::Appended;
 use crosshandle::Command;
 use events::CommandEvents;
 use launch::RecordedLaunch;
-use parts::{PartEvents, Parts, Place, Recordings};
+use parts::{PartEvents, PartNode, Parts, Recordings};
 use std::mem::{self, offset_of};
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{
@@ -53,7 +53,7 @@ pub(crate) struct CommandBuffer {
 /// A command, whose handle is good for as long as its command buffer.
 pub(crate) struct RecordedCommand {
     buffer: Weak<Shared<CommandBuffer>>,
-    place: Place,
+    place: PartNode,
     events: CommandEvents,
     /// The launch, if it is one: what is not updated stays. No other lock is taken while it is held.
     launch: Lock<Option<RecordedLaunch>>,
@@ -62,7 +62,7 @@ pub(crate) struct RecordedCommand {
 struct State {
     phase: Phase,
     /// The command of each sync point.
-    places: Vec<Place>,
+    points: Vec<PartNode>,
     commands: Vec<Ref<RecordedCommand>>,
 }
 
@@ -152,19 +152,19 @@ impl Shared<CommandBuffer> {
         };
         let unknown =
             || Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_EXP);
-        let place_of = |point: &u32| state.places.get(*point as usize).copied();
-        let after: Option<Vec<Place>> = appended.after.iter().map(place_of).collect();
+        let point_of = |point: &u32| state.points.get(*point as usize).copied();
+        let after: Option<Vec<PartNode>> = appended.after.iter().map(point_of).collect();
         let mut after = after.ok_or_else(unknown)?;
         if self.is_in_order {
-            after.extend(state.places.last());
+            after.extend(state.points.last());
         }
         let events = PartEvents {
             waits: appended.waits,
             signal: signal.clone(),
         };
         let (place, of_part) = recording.add(context, command, &after, events)?;
-        let sync_point = state.places.len() as u32;
-        state.places.push(place);
+        let sync_point = state.points.len() as u32;
+        state.points.push(place);
         if let Some(wanted) = &appended.command {
             let command = Shared::new(RecordedCommand {
                 buffer: Arc::downgrade(&self.to_ref()),
@@ -303,7 +303,7 @@ entry_points! {
         let inner = context.on(device)?;
         let state = State {
             phase: Phase::Recording(Recordings::new(inner)),
-            places: Vec::new(),
+            points: Vec::new(),
             commands: Vec::new(),
         };
         created.put(Shared::hand_out(Shared::new(CommandBuffer {

@@ -5,11 +5,11 @@
 //! for the events' latest signals of that moment, and the last one's event is signalled once more. A command buffer
 //! without such commands is one part, and a run of it one submission.
 
-use super::super::graph::recording::{Recording, Run};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::object::Ref;
 use crate::enqueue::Submission;
+use crate::enqueue::graph::recording::{Recording, Run};
 use crate::event::Event;
 use crate::memory::buffer::BufferUse;
 use crosshandle::{Command, Context, Node, Replaced};
@@ -25,9 +25,9 @@ pub(super) struct PartEvents {
     pub(super) signal: Option<crosshandle::Event>,
 }
 
-/// The place of a command.
+/// A command, as its part knows it.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct PartNode {
     part: u32,
     node: Node,
 }
@@ -70,9 +70,9 @@ impl Recordings {
         &mut self,
         context: &Context,
         command: Command,
-        after: &[Place],
+        after: &[PartNode],
         events: PartEvents,
-    ) -> Result<(Place, Arc<Lock<PartEvents>>)> {
+    ) -> Result<(PartNode, Arc<Lock<PartEvents>>)> {
         let last = &self.0[self.0.len() - 1];
         if last.is_ended || !events.waits.is_empty() && !last.is_empty {
             self.0.push(PartRecording::new(context));
@@ -91,7 +91,7 @@ impl Recordings {
         }
         present.signal = events.signal;
         let part = part as u32;
-        Ok((Place { part, node }, Arc::clone(&last.events)))
+        Ok((PartNode { part, node }, Arc::clone(&last.events)))
     }
 
     /// Makes what runs.
@@ -129,7 +129,7 @@ impl Parts {
 
     /// Updates commands: of each part all or, after an error, none. Only a driver's refusal can leave a part
     /// updated and another one not. Returns what was replaced.
-    pub(super) fn update(&self, commands: Vec<(Place, Command)>) -> Result<Vec<Replaced>> {
+    pub(super) fn update(&self, commands: Vec<(PartNode, Command)>) -> Result<Vec<Replaced>> {
         let mut by_part: Vec<Vec<(Node, Command)>> = Vec::new();
         by_part.resize_with(self.parts.len(), Vec::new);
         for (place, command) in commands {
