@@ -47,5 +47,6 @@ mod testing;
 mod tuning;
 
 pub use abi::description::{Description, REPORTED_BACKEND_VARIABLE};
+pub use ipc::by_pointer::{USM_FUNCTIONS, USM_FUNCTIONS_VERSION, UsmFunctions};
 #[doc(hidden)]
 pub use unified_runtime_sys as sys;

@@ -75,11 +75,21 @@ pub unsafe fn copy<T: Copy>(
 }
 
 /// Exports the functions by which the loader gets the tables of an adapter, the one that the
-/// [`Description`] describes. To be called once, in a `cdylib`.
+/// [`Description`] describes, and the one by which other libraries get [`UsmFunctions`](crate::UsmFunctions). To be
+/// called once, in a `cdylib`.
 #[macro_export]
 macro_rules! export_adapter {
     ($description:expr) => {
         $crate::sys::for_each_table!([$crate::export_tables], $description);
+
+        /// Returns the functions that share USM by pointers; null for a version that this adapter lacks.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn crosshandle_usm_functions(version: u32) -> *const $crate::UsmFunctions {
+            match version {
+                $crate::USM_FUNCTIONS_VERSION => &raw const $crate::USM_FUNCTIONS,
+                _ => ::std::ptr::null(),
+            }
+        }
     };
 }
 

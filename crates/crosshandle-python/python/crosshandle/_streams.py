@@ -43,7 +43,8 @@ def number_of(stream: Any) -> int:
         return stream
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        _, number = protocol() if callable(protocol) else protocol
+        pair: Any = protocol() if callable(protocol) else protocol
+        _, number = pair
         return int(number)
     for name in ("cuda_stream", "ptr", "handle"):
         number = getattr(stream, name, None)
