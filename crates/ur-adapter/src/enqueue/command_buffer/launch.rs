@@ -174,7 +174,7 @@ entry_points! {
             let new = unsafe { updated(buffer, present, update) }?;
             // SAFETY: the caller vouches for what the kernel does, as long as he enqueues the buffer.
             let made = unsafe { new.command(buffer) }?;
-            commands.push((command.place, made));
+            commands.push((command.node, made));
             changed.push((command, new));
         }
         _replaced = run.update(commands)?;

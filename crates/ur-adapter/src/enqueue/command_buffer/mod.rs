@@ -53,7 +53,7 @@ pub(crate) struct CommandBuffer {
 /// A command, whose handle is good for as long as its command buffer.
 pub(crate) struct RecordedCommand {
     buffer: Weak<Shared<CommandBuffer>>,
-    place: PartNode,
+    node: PartNode,
     events: CommandEvents,
     /// The launch, if it is one: what is not updated stays. No other lock is taken while it is held.
     launch: Lock<Option<RecordedLaunch>>,
@@ -162,13 +162,13 @@ impl Shared<CommandBuffer> {
             waits: appended.waits,
             signal: signal.clone(),
         };
-        let (place, of_part) = recording.add(context, command, &after, events)?;
+        let (node, of_part) = recording.add(context, command, &after, events)?;
         let sync_point = state.points.len() as u32;
-        state.points.push(place);
+        state.points.push(node);
         if let Some(wanted) = &appended.command {
             let command = Shared::new(RecordedCommand {
                 buffer: Arc::downgrade(&self.to_ref()),
-                place,
+                node,
                 events: CommandEvents {
                     of_part,
                     wait_count,

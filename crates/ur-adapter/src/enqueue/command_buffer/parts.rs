@@ -65,7 +65,7 @@ impl Recordings {
         self.0[0].recording.note(buffer);
     }
 
-    /// Records a command with its events, and returns its place and those of its part.
+    /// Records a command with its events, and returns its node and the events of its part.
     pub(super) fn add(
         &mut self,
         context: &Context,
@@ -80,8 +80,8 @@ impl Recordings {
         let part = self.0.len() - 1;
         let last = &mut self.0[part];
         // Earlier parts are done before.
-        let after = after.iter().filter(|place| place.part as usize == part);
-        let after: Vec<Node> = after.map(|place| place.node).collect();
+        let after = after.iter().filter(|node| node.part as usize == part);
+        let after: Vec<Node> = after.map(|node| node.node).collect();
         let node = last.recording.add(command, &after)?;
         last.is_empty = false;
         last.is_ended = events.signal.is_some();
@@ -132,8 +132,8 @@ impl Parts {
     pub(super) fn update(&self, commands: Vec<(PartNode, Command)>) -> Result<Vec<Replaced>> {
         let mut by_part: Vec<Vec<(Node, Command)>> = Vec::new();
         by_part.resize_with(self.parts.len(), Vec::new);
-        for (place, command) in commands {
-            by_part[place.part as usize].push((place.node, command));
+        for (node, command) in commands {
+            by_part[node.part as usize].push((node.node, command));
         }
         let updates = self.parts.iter().zip(by_part);
         let updates = updates.filter(|(_, updates)| !updates.is_empty());
