@@ -16,7 +16,8 @@ use crate::workspace::Workspace;
 /// The directory of the sources.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// Headers that several programs include.
-const HEADERS: [&str; 6] = [
+const HEADERS: [&str; 7] = [
+    "include/events.h",
     "include/kernels.h",
     "include/peer.h",
     "include/refusals.h",
@@ -25,12 +26,14 @@ const HEADERS: [&str; 6] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 14] = [
+pub(crate) const FOR_LOADER: [&str; 16] = [
     "command_buffers",
     "error_table",
     "events",
     "free",
+    "graphs",
     "hostile_handles",
+    "images",
     "kernel_answers",
     "kernels",
     "leaks",
@@ -42,8 +45,9 @@ pub(crate) const FOR_LOADER: [&str; 14] = [
     "physical_memory",
 ];
 /// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
-pub(crate) const FOR_SYCL: [&str; 4] = [
+pub(crate) const FOR_SYCL: [&str; 5] = [
     "sycl_commands",
+    "sycl_graph_kernels",
     "sycl_graphs",
     "sycl_native",
     "sycl_sharing",

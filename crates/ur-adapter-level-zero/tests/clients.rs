@@ -24,6 +24,15 @@ const KERNELS: (&str, &str) = (
     ),
 );
 
+/// The kernel on images, likewise.
+const IMAGES: (&str, &str) = (
+    "IMAGES_SPV",
+    concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../conformance/kernels/images.spv"
+    ),
+);
+
 /// Returns the path that a variable names.
 fn named(variable: &str) -> PathBuf {
     let value = env::var_os(variable).unwrap_or_else(|| {
@@ -108,6 +117,8 @@ clients! {
     command_buffers: "command_buffers" [KERNELS];
     command_buffers_validated: "command_buffers"
         [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
+    graphs: "graphs" [KERNELS];
+    graphs_validated: "graphs" [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     events_validated: "events" [("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     physical_memory: "physical_memory" [];
     memory_handles: "memory_handles" [];
@@ -122,6 +133,8 @@ clients! {
     kernels: "kernels" [KERNELS];
     kernels_intercepted: "kernels" [KERNELS, ("UR_ENABLE_LOADER_INTERCEPT", "1")];
     kernels_with_other_handles: "kernels" [KERNELS, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
+    images: "images" [IMAGES];
+    images_with_other_handles: "images" [IMAGES, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
     kernel_answers: "kernel_answers" [KERNELS];
     kernel_answers_validated: "kernel_answers"
         [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
@@ -129,6 +142,8 @@ clients! {
     freeing_waits_for_commands: "free" [];
     what_is_pending_still_runs: "pending" [];
     sycl_native: "sycl_native" [];
+    sycl_graph_kernels: "sycl_graph_kernels" [KERNELS];
+    sycl_graphs: "sycl_graphs" [];
     // SYCL makes kernels of fills for the backend that is reported otherwise.
     sycl_commands: "sycl_commands" [("CROSSHANDLE_UR_BACKEND", "opencl")];
     sycl_sharing: "sycl_sharing" [("CROSSHANDLE_UR_BACKEND", "opencl")];

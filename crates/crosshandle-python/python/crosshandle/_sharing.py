@@ -22,7 +22,7 @@ from ._crosshandle import (
     PhysicalMemory,
     PhysicalMemoryHandle,
 )
-from ._errors import WrongDevice
+from ._errors import Unsupported, WrongDevice
 
 Tree = Union[Array, "list[Tree]", "tuple[Tree, ...]", "dict[str, Tree]"]
 
@@ -146,9 +146,10 @@ def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[An
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
     """Packs an array, or a tree of lists, tuples and dicts of arrays, for other processes.
 
-    An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__` or
-    `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in whatever memory their libraries
-    take; views of an `Array` on the host. What lies in memory that no other process can reach is refused;
+    An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__`,
+    `__sycl_usm_array_interface__` or `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in
+    whatever memory their libraries take; arrays of dpnp and memory of dpctl that this package's Unified Runtime adapter
+    allocated, whose queue this call waits for; views of an `Array` on the host. What lies in memory that no other process can reach is refused;
     `copy=True` copies it. The bundle keeps the arrays' memory from reuse until it is released, and those who have
     opened it do after that.
 
@@ -176,31 +177,44 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
     `context`, or in the default context of its device. What is read-only opens so that it can be read only;
     `writable=False` opens everything so.
     """
-    # Until its memory is open, a bundle keeps it. Bytes are asked for first: they come over and over.
-    bundle = None if type(data) is builtins.bytes else data if isinstance(data, Bundle) else None
-    if bundle is not None:
-        data = bytes(bundle)
+    # Bytes are asked for first: they come over and over.
+    if type(data) is builtins.bytes and data.startswith(b"xhb"):
+        return _open_bundle(data, context, writable)
+    if isinstance(data, Bundle):
+        # Until its memory is open, a bundle keeps it.
+        return _open_bundle(bytes(data), context, writable)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
-        structure, arrays = _rust.unpack(context, builtins.bytes(data), writable=writable)
-        if structure == "null" and len(arrays) == 1:
-            return arrays[0]
-        rest = iter(arrays)
-        tree = _rearrange(_parse(structure), rest, 0)
-        if next(rest, None) is not None:
-            raise ValueError("the bundle has more arrays than places for them")
-        return tree
+        return _open_bundle(builtins.bytes(data), context, writable)
     if isinstance(data, str) and not data.lstrip().startswith("xh"):
         from . import store
 
         if context is not None:
             raise ValueError("a model is opened in a context of its own")
-        return store.open(data)
+        try:
+            return store.open(data)
+        except (LookupError, ConnectionError) as error:
+            error.add_note(f"{data!r} begins as no handle does, so it was taken for the name of a holder's model")
+            raise
     if context is None:
         handle = _rust.parse_handle(data)
         is_event = isinstance(handle, EventHandle)
         context = default_context() if is_event else _context_of(handle.backend, handle.device_uuid)
         return context.open(handle, writable=writable)
     return context.open(data, writable=writable)
+
+
+def _open_bundle(data: bytes, context: Context | None, writable: bool) -> Any:
+    structure, arrays = _rust.unpack(context, data, writable=writable)
+    if structure == "null" and len(arrays) == 1:
+        return arrays[0]
+    rest = iter(arrays)
+    try:
+        tree = _rearrange(_parse(structure), rest, 0)
+    except StopIteration:
+        raise ValueError("the bundle has fewer arrays than places for them") from None
+    if next(rest, None) is not None:
+        raise ValueError("the bundle has more arrays than places for them")
+    return tree
 
 
 def alloc_empty(shape: int | tuple[int, ...], dtype: Any = "float64", *, device: str = "host") -> Array:
@@ -229,6 +243,10 @@ def _arrange(tree: Any, leaves: list[Any], depth: int = 0) -> Any:
     return None
 
 
+# What is not an array that could be shared, but something that travels by itself.
+_OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
+
+
 def _parse(structure: str) -> Any:
     try:
         return json.loads(structure)
@@ -240,18 +258,19 @@ def _rearrange(structure: Any, arrays: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise ValueError(f"the bundle's tree is deeper than {_MAX_DEPTH}")
     if structure is None:
-        array = next(arrays, None)
-        if array is None:
-            raise ValueError("the bundle has fewer arrays than places for them")
-        return array
+        return next(arrays)
+    # Most parts are arrays, which need no call.
     if isinstance(structure, list):
-        return [_rearrange(part, arrays, depth + 1) for part in structure]
+        return [next(arrays) if part is None else _rearrange(part, arrays, depth + 1) for part in structure]
     if isinstance(structure, dict) and len(structure) == 1:
         (kind, parts), = structure.items()
         if kind == "t" and isinstance(parts, list):
-            return tuple(_rearrange(part, arrays, depth + 1) for part in parts)
+            return tuple([next(arrays) if part is None else _rearrange(part, arrays, depth + 1) for part in parts])
         if kind == "d" and isinstance(parts, dict):
-            return {key: _rearrange(part, arrays, depth + 1) for key, part in parts.items()}
+            return {
+                key: next(arrays) if part is None else _rearrange(part, arrays, depth + 1)
+                for key, part in parts.items()
+            }
     raise ValueError("the bundle's structure has a part that is neither array, list, tuple nor dict")
 
 
@@ -265,7 +284,7 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
             arrays[place] = leaf
         elif isinstance(leaf, Memory):
             arrays[place] = leaf.array()
-        elif isinstance(leaf, (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)):
+        elif isinstance(leaf, _OWN):
             raise TypeError("events, handles and physical memory travel by themselves: send bytes(event.handle())")
         else:
             found = described[place] = _rust.describe(leaf)
@@ -277,42 +296,55 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
                 arrays[place] = adopted
             elif copy:
                 arrays[place] = _copy(leaves[place], described[place], context)
-            elif device == "host":
+            elif device == "host" and isinstance(adopted, Unsupported):
                 raise ValueError(
                     "this array lies in memory that no other process can reach: make it with "
                     "crosshandle.alloc_empty, or pass copy=True to share a copy"
                 )
             else:
+                remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
                 raise ValueError(
-                    f"this array's memory cannot be shared ({adopted}): make it with an allocator of crosshandle's, "
-                    "or pass copy=True to share a copy"
+                    f"this array's memory cannot be shared ({adopted}): {remedy}, or pass copy=True to share a copy"
                 ) from adopted
     return [array for array in arrays if array is not None]
 
 
 def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
     """Adopts arrays of other libraries: for each, the context, and the array or why it cannot be."""
-    if device not in ("cuda", "level_zero"):
+    if device == "sycl":
+        from ._libraries import usm
+
+        return usm.adopt(group)
+    if device != "cuda":
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group)]
     # The library does not say which of its devices.
-    found: list[tuple[Context, Array | Exception]] = []
-    for one in group:
-        for candidate in [found.name for found in Device.all() if found.backend == device]:
-            context = default_context(candidate)
-            (adopted,) = _rust.adopt_all(context, [one])
-            if isinstance(adopted, Array):
-                break
-        else:
-            if not any(found.backend == device for found in Device.all()):
-                raise WrongDevice(f"the array is on a {device} device, and there is none here")
-        found.append((context, adopted))
-    return found
+    contexts = [default_context(found.name) for found in Device.all() if found.backend == device]
+    if not contexts:
+        raise WrongDevice(f"the array is on a {device} device, and there is none here")
+    return [_adopt_on_any(contexts, one) for one in group]
+
+
+def _adopt_on_any(contexts: list[Context], one: _rust.Foreign) -> tuple[Context, Array | Exception]:
+    """Adopts an array on the device that it is on; otherwise says why the last one refuses it."""
+    *others, last = contexts
+    for context in others:
+        (adopted,) = _rust.adopt_all(context, [one])
+        if isinstance(adopted, Array):
+            return context, adopted
+    (adopted,) = _rust.adopt_all(last, [one])
+    return last, adopted
 
 
 def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
     """Copies an array of another library into memory of its device."""
     library = _library(value)
+    if described.device == "sycl":
+        # Its own library reads it, wherever it is.
+        namespace = getattr(value, "__array_namespace__", None)
+        array = default_context().empty(described.shape, described.dtype)
+        array.numpy()[...] = value.copy_to_host() if namespace is None else namespace().asnumpy(value)
+        return array
     if described.device != "host" and library in ("torch", "cupy"):
         # Its own library knows arrays with gaps, and the stream that makes the bytes.
         array = context.empty(described.shape, described.dtype)

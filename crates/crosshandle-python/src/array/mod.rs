@@ -11,6 +11,7 @@ pub(crate) use layout::Layout;
 
 use crate::context::streams;
 use crate::event::Event;
+use crate::handle::MemoryHandle;
 use crate::memory::SharedMemory;
 use crosshandle::handle::BackendKind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
@@ -27,7 +28,7 @@ const PER_THREAD_STREAM: i64 = 2;
 ///
 /// Array libraries take it by the buffer protocol, `__array_interface__` (NumPy), DLPack (torch, JAX, CuPy,
 /// NumPy) and `__cuda_array_interface__` (CuPy, numba, torch); `numpy()`, `torch()`, `jax()` and
-/// `cupy()` are short for that. What they make keeps the memory open too.
+/// `cupy()` are short for that. `dpctl()` and `dpnp()` open the memory once more, as USM. What they make keeps the memory open too.
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Array {
     pub(crate) memory: Arc<SharedMemory>,
@@ -158,6 +159,23 @@ impl Array {
             true => from_dlpack.call1((dlpack::NeverWritten(slf.clone().unbind()),)),
             false => from_dlpack.call1((slf,)),
         }
+    }
+
+    /// Calls a function of `crosshandle._libraries.usm` with where the array's bytes are.
+    fn usm<'py>(
+        slf: &Bound<'py, Self>,
+        function: &str,
+        queue: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let own = slf.get();
+        own.wait_ready(py)?;
+        let function = Self::import(py, "crosshandle._libraries.usm", function)?;
+        let handle = MemoryHandle(own.memory.handle(own.read_only)?);
+        // A layout that was checked has a reach.
+        let (before, after) = own.layout.reach().unwrap_or_default();
+        let first = own.layout.offset - before;
+        function.call1((slf, handle, first, before + after, queue))
     }
 
     fn import<'py>(py: Python<'py>, module: &str, what: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -298,6 +316,26 @@ impl Array {
     /// Returns a CuPy array of the same bytes, for memory of a GPU.
     fn cupy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::import(slf.py(), "cupy", "from_dlpack")?.call1((slf,))
+    }
+
+    /// Returns memory of dpctl, USM of a device, of the bytes from the lowest to the highest one of the array. It is in
+    /// the context of `queue`, or of the queue that dpctl uses for the array's device. The process has loaded this
+    /// package's Unified Runtime adapter: see `docs/python.md`.
+    #[pyo3(signature = (queue = None))]
+    fn dpctl<'py>(
+        slf: &Bound<'py, Self>,
+        queue: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::usm(slf, "memory_of", queue)
+    }
+
+    /// Returns a dpnp array of the same bytes, in USM as `dpctl` has it. Of read-only memory it is not writable.
+    #[pyo3(signature = (queue = None))]
+    fn dpnp<'py>(
+        slf: &Bound<'py, Self>,
+        queue: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::usm(slf, "dpnp_of", queue)
     }
 
     #[getter]

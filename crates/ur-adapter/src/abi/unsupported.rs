@@ -1,9 +1,7 @@
 //! The tables of what this adapter does not do, and the reasons that callers are told.
 
 use super::stub::{Reason, Stub};
-use unified_runtime_sys::{
-    ur_bindless_images_exp_dditable_t, ur_graph_exp_dditable_t, ur_memory_export_exp_dditable_t,
-};
+use unified_runtime_sys::{ur_bindless_images_exp_dditable_t, ur_memory_export_exp_dditable_t};
 
 /// Why memory is not exported as file descriptors.
 struct Exports;
@@ -13,13 +11,6 @@ impl Reason for Exports {
         "this adapter exports memory through the functions for inter-process communication only";
 }
 
-/// Why there are no graphs.
-pub(crate) struct Graphs;
-
-impl Reason for Graphs {
-    const TEXT: &str = "this adapter has no graphs";
-}
-
 /// Why kernels have no pipes.
 pub(crate) struct HostPipes;
 
@@ -27,11 +18,11 @@ impl Reason for HostPipes {
     const TEXT: &str = "kernels of this adapter have no pipes to the host";
 }
 
-/// Why there are no images.
-pub(crate) struct Images;
+/// Why there are no bindless images.
+pub(crate) struct BindlessImages;
 
-impl Reason for Images {
-    const TEXT: &str = "this adapter's devices have no images";
+impl Reason for BindlessImages {
+    const TEXT: &str = "this adapter has no bindless images; `urMemImageCreate` makes others";
 }
 
 /// Why an adapter runs no kernels.
@@ -52,44 +43,30 @@ impl Reason for IntermediateLanguages {
 /// The table of bindless images.
 pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
     ur_bindless_images_exp_dditable_t {
-        pfnUnsampledImageHandleDestroyExp: Stub::<Images>::STUB,
-        pfnSampledImageHandleDestroyExp: Stub::<Images>::STUB,
-        pfnImageAllocateExp: Stub::<Images>::STUB,
-        pfnImageFreeExp: Stub::<Images>::STUB,
-        pfnUnsampledImageCreateExp: Stub::<Images>::STUB,
-        pfnSampledImageCreateExp: Stub::<Images>::STUB,
-        pfnImageCopyExp: Stub::<Images>::STUB,
-        pfnImageGetInfoExp: Stub::<Images>::STUB,
-        pfnGetImageMemoryHandleTypeSupportExp: Stub::<Images>::STUB,
-        pfnGetImageUnsampledHandleSupportExp: Stub::<Images>::STUB,
-        pfnGetImageSampledHandleSupportExp: Stub::<Images>::STUB,
-        pfnMipmapGetLevelExp: Stub::<Images>::STUB,
-        pfnMipmapFreeExp: Stub::<Images>::STUB,
-        pfnImportExternalMemoryExp: Stub::<Images>::STUB,
-        pfnMapExternalArrayExp: Stub::<Images>::STUB,
-        pfnMapExternalLinearMemoryExp: Stub::<Images>::STUB,
-        pfnReleaseExternalMemoryExp: Stub::<Images>::STUB,
-        pfnFreeMappedLinearMemoryExp: Stub::<Images>::STUB,
-        pfnSupportsImportingHandleTypeExp: Stub::<Images>::STUB,
-        pfnImportExternalSemaphoreExp: Stub::<Images>::STUB,
-        pfnReleaseExternalSemaphoreExp: Stub::<Images>::STUB,
-        pfnWaitExternalSemaphoreExp: Stub::<Images>::STUB,
-        pfnSignalExternalSemaphoreExp: Stub::<Images>::STUB,
+        pfnUnsampledImageHandleDestroyExp: Stub::<BindlessImages>::STUB,
+        pfnSampledImageHandleDestroyExp: Stub::<BindlessImages>::STUB,
+        pfnImageAllocateExp: Stub::<BindlessImages>::STUB,
+        pfnImageFreeExp: Stub::<BindlessImages>::STUB,
+        pfnUnsampledImageCreateExp: Stub::<BindlessImages>::STUB,
+        pfnSampledImageCreateExp: Stub::<BindlessImages>::STUB,
+        pfnImageCopyExp: Stub::<BindlessImages>::STUB,
+        pfnImageGetInfoExp: Stub::<BindlessImages>::STUB,
+        pfnGetImageMemoryHandleTypeSupportExp: Stub::<BindlessImages>::STUB,
+        pfnGetImageUnsampledHandleSupportExp: Stub::<BindlessImages>::STUB,
+        pfnGetImageSampledHandleSupportExp: Stub::<BindlessImages>::STUB,
+        pfnMipmapGetLevelExp: Stub::<BindlessImages>::STUB,
+        pfnMipmapFreeExp: Stub::<BindlessImages>::STUB,
+        pfnImportExternalMemoryExp: Stub::<BindlessImages>::STUB,
+        pfnMapExternalArrayExp: Stub::<BindlessImages>::STUB,
+        pfnMapExternalLinearMemoryExp: Stub::<BindlessImages>::STUB,
+        pfnReleaseExternalMemoryExp: Stub::<BindlessImages>::STUB,
+        pfnFreeMappedLinearMemoryExp: Stub::<BindlessImages>::STUB,
+        pfnSupportsImportingHandleTypeExp: Stub::<BindlessImages>::STUB,
+        pfnImportExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
+        pfnReleaseExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
+        pfnWaitExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
+        pfnSignalExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
     };
-
-/// The table of graphs.
-pub(crate) const GRAPH_EXP: ur_graph_exp_dditable_t = ur_graph_exp_dditable_t {
-    pfnCreateExp: Stub::<Graphs>::STUB,
-    pfnInstantiateGraphExp: Stub::<Graphs>::STUB,
-    pfnDestroyExp: Stub::<Graphs>::STUB,
-    pfnExecutableGraphDestroyExp: Stub::<Graphs>::STUB,
-    pfnIsEmptyExp: Stub::<Graphs>::STUB,
-    pfnGetIdExp: Stub::<Graphs>::STUB,
-    pfnSetDestructionCallbackExp: Stub::<Graphs>::STUB,
-    pfnDumpContentsExp: Stub::<Graphs>::STUB,
-    pfnGetNativeHandleExp: Stub::<Graphs>::STUB,
-    pfnExecutableGraphGetNativeHandleExp: Stub::<Graphs>::STUB,
-};
 
 /// The table of exports of memory.
 pub(crate) const MEMORY_EXPORT_EXP: ur_memory_export_exp_dditable_t =

@@ -4,7 +4,9 @@
 mod allocation;
 pub(crate) mod buffer;
 pub(crate) mod command_buffer;
+pub(crate) mod graph;
 mod host;
+pub(crate) mod image;
 pub(crate) mod kernel;
 mod order;
 mod submission;
@@ -15,7 +17,8 @@ mod variable;
 pub(crate) use submission::{Submission, WaitList};
 
 use crate::abi::stub::Stub;
-use crate::abi::unsupported::{Graphs, HostPipes, Images};
+use crate::abi::unsupported::HostPipes;
+use graph::executable;
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
 /// The table of commands.
@@ -29,9 +32,9 @@ pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
     pfnMemBufferCopy: Some(buffer::copy),
     pfnMemBufferCopyRect: Some(buffer::copy_rect),
     pfnMemBufferFill: Some(buffer::fill),
-    pfnMemImageRead: Stub::<Images>::STUB,
-    pfnMemImageWrite: Stub::<Images>::STUB,
-    pfnMemImageCopy: Stub::<Images>::STUB,
+    pfnMemImageRead: Some(image::read),
+    pfnMemImageWrite: Some(image::write),
+    pfnMemImageCopy: Some(image::copy),
     pfnMemBufferMap: Some(buffer::map),
     pfnMemUnmap: Some(buffer::unmap),
     pfnUSMFill: Some(usm::fill),
@@ -58,5 +61,5 @@ pub(crate) const EXP_TABLE: ur_enqueue_exp_dditable_t = ur_enqueue_exp_dditable_
     pfnCommandBufferExp: Some(command_buffer::enqueue),
     pfnHostTaskExp: Some(host::task),
     pfnNativeCommandExp: Some(host::native_command),
-    pfnGraphExp: Stub::<Graphs>::STUB,
+    pfnGraphExp: Some(executable::enqueue),
 };

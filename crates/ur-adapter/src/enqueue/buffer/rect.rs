@@ -15,7 +15,7 @@ use unified_runtime_sys::{
 };
 
 /// The place of a rectangle in a buffer or in memory of the user's.
-struct Side {
+pub(crate) struct Side {
     /// Bytes before the first one, and from there to the last one.
     start: usize,
     span: usize,
@@ -24,7 +24,7 @@ struct Side {
 
 impl Side {
     /// Returns the place; `None` for what the specification excludes and for more than can be counted.
-    fn new(
+    pub(crate) fn new(
         origin: ur_rect_offset_t,
         region: Region,
         row_pitch: usize,
@@ -50,6 +50,10 @@ impl Side {
         })
     }
 
+    pub(crate) fn pitches(&self) -> Pitches {
+        self.pitches
+    }
+
     /// Returns the rectangle's range of a buffer.
     fn in_buffer(&self, buffer: &Buffer, destination: &dyn Destination) -> Result<MemoryRange> {
         buffer.range(destination, self.start, self.span)
@@ -59,7 +63,7 @@ impl Side {
     ///
     /// # Safety
     /// As [`user_memory`], for the rectangle alone.
-    unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
+    pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         not_null(pointer)?;
         // SAFETY: as promised to this function.
         unsafe { user_memory(pointer.wrapping_byte_add(self.start), self.span) }
@@ -186,12 +190,12 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
         let host = (host_origin, host_row_pitch, host_slice_pitch);
         // SAFETY: the caller passes memory that is valid until the command is done.
         let command =
-            unsafe { read_rect_command(queue, (buffer, place), (pointer, host), region) }?;
-        let submission = Submission::new(queue, waits, event);
+            unsafe { read_rect_command(&submission, (buffer, place), (pointer, host), region) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT, command, is_blocking != 0)
     }
 
@@ -210,12 +214,12 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
         let host = (host_origin, host_row_pitch, host_slice_pitch);
         // SAFETY: the caller passes memory that is valid until the command is done.
         let command =
-            unsafe { write_rect_command(queue, (buffer, place), (pointer, host), region) }?;
-        let submission = Submission::new(queue, waits, event);
+            unsafe { write_rect_command(&submission, (buffer, place), (pointer, host), region) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT, command, is_blocking != 0)
     }
 
@@ -233,10 +237,10 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         let to = (to_origin, to_row_pitch, to_slice_pitch);
         let from = (from_origin, from_row_pitch, from_slice_pitch);
-        let command = copy_rect_command(queue, (from_buffer, from), (to_buffer, to), region)?;
-        let submission = Submission::new(queue, waits, event);
+        let command = copy_rect_command(&submission, (from_buffer, from), (to_buffer, to), region)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT, command, false)
     }
 }

@@ -7,9 +7,9 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from ._crosshandle import Context, Device, Event, Queue
-from ._errors import Error, InvalidArgument
-from ._sharing import default_context
+from .._crosshandle import Context, Device, Event, Queue
+from .._errors import Error, InvalidArgument
+from .._sharing import default_context
 
 # How many streams are kept as queues. A program that uses more in turn adopts them again each time, which takes some
 # microseconds.
@@ -43,7 +43,8 @@ def number_of(stream: Any) -> int:
         return stream
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        _, number = protocol() if callable(protocol) else protocol
+        pair: Any = protocol() if callable(protocol) else protocol
+        _, number = pair
         return int(number)
     for name in ("cuda_stream", "ptr", "handle"):
         number = getattr(stream, name, None)
