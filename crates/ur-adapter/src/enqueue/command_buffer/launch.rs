@@ -250,7 +250,7 @@ unsafe fn updated(
     unsafe {
         let buffers = list(update.pNewMemObjArgList, update.numNewMemObjArgs as usize)?;
         for new in buffers {
-            let argument = Argument::of_buffer(buffer, new.hNewMemObjArg)?;
+            let argument = Argument::of_memory(buffer, new.hNewMemObjArg)?;
             set(&mut arguments, new.argIndex, argument)?;
         }
         let pointers = list(update.pNewPointerArgList, update.numNewPointerArgs as usize)?;
