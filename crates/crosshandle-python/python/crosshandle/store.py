@@ -539,7 +539,7 @@ def _is_on(array: Any, device: str) -> bool:
     library, _, number = device.partition(":")
     if library != "cuda":
         return False
-    where = getattr(array, "device", None)
+    where: Any = getattr(array, "device", None)
     kind = type(array).__module__.partition(".")[0]
     if kind == "torch":
         return bool(where.type == "cuda" and where.index == int(number or 0))
