@@ -49,7 +49,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(skipped)
 }
 
-/// Builds and installs a wheel as [`test`] does, and runs the tests that need dpnp.
+/// Builds and installs a wheel as [`test()`] does, and runs the tests that need dpnp.
 pub(crate) fn test_with_dpnp(workspace: &Workspace, dpnp: &Environment) -> Result<()> {
     Installed::of(workspace)?.tests(dpnp, "python tests with dpnp", Some(USM_TESTS))
 }
