@@ -73,8 +73,8 @@ pub(crate) fn seal(key: &Key, found: &FetchedHandle) -> [u8; SEALED_BYTES] {
     combine(key, zerocopy::transmute!(words))
 }
 
-/// Opens a sealed handle; `None` if none is there, if it was sealed with another key, or if parts of it were overwritten.
-/// A peer has chosen what is in it.
+/// Opens a sealed handle; `None` if none is there, if it was sealed with another key, or if parts of it were
+/// overwritten. A peer has chosen what is in it.
 pub(crate) fn open(key: &Key, sealed: [u8; SEALED_BYTES]) -> Option<FetchedHandle> {
     // Most records have none.
     if sealed == [0; SEALED_BYTES] {

@@ -57,7 +57,7 @@ struct Mapped {
 }
 
 impl Mapped {
-    fn new(driver: &Arc<Driver>, byte: Option<u8>) -> Arc<dyn Segment> {
+    fn by(driver: &Arc<Driver>, byte: Option<u8>) -> Arc<dyn Segment> {
         driver.mapped.fetch_add(1, Ordering::SeqCst);
         let driver = Arc::clone(driver);
         Arc::new(Self { driver, byte })
@@ -106,7 +106,7 @@ impl DriverHandles for Counting {
         let failures = &self.0.failures;
         match failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails) {
             Ok(_) => Err(Error::invalid("it is to fail")),
-            Err(_) => Ok(Mapped::new(&self.0, Some(byte))),
+            Err(_) => Ok(Mapped::by(&self.0, Some(byte))),
         }
     }
 }
@@ -127,7 +127,7 @@ impl BackendContext for Counting {
     }
 
     fn import_segment(&self, _: Import, _: Access) -> Result<Arc<dyn Segment>> {
-        Ok(Mapped::new(&self.0, None))
+        Ok(Mapped::by(&self.0, None))
     }
 
     fn driver_handles(&self) -> Option<&dyn DriverHandles> {
@@ -160,7 +160,7 @@ struct Answering<F> {
 }
 
 impl<F: Fn() -> Option<u8> + Send + Sync + 'static> Answering<F> {
-    fn new(sealed: u8, answer: F) -> Arc<dyn Shared> {
+    fn with(sealed: u8, answer: F) -> Arc<dyn Shared> {
         Arc::new(Self {
             sealed,
             times: AtomicUsize::new(0),
@@ -255,7 +255,7 @@ fn mapped_by(imported: &Imported) -> Option<u8> {
 fn memory_is_mapped_before_its_exporter_answers() {
     let pair = Pair::new("before");
     let driver = Arc::clone(&pair.driver);
-    let memory = Answering::new(1, move || driver.await_asked().then_some(1));
+    let memory = Answering::with(1, move || driver.await_asked().then_some(1));
     let fields = pair.share_memory(1, memory);
     let attachment = pair.attach(&fields);
     let imported = pair.import(&fields).unwrap();
@@ -286,7 +286,7 @@ fn what_the_exporter_refuses_is_unmapped() {
 fn only_what_the_exporter_answers_with_is_kept() {
     for answer in [Some(2), None] {
         let pair = Pair::new("other");
-        let fields = pair.share_memory(1, Answering::new(1, move || answer));
+        let fields = pair.share_memory(1, Answering::with(1, move || answer));
         let attachment = pair.attach(&fields);
         let imported = pair.import(&fields).unwrap();
         assert_eq!(mapped_by(&imported), answer);
@@ -345,7 +345,7 @@ fn of_many_those_before_the_first_refused_are_mapped() {
 fn what_is_mapped_is_unmapped_if_the_exporter_dies_before_it_answers() {
     let pair = Pair::new("dies");
     let driver = Arc::clone(&pair.driver);
-    let memory = Answering::new(1, move || driver.await_asked().then_some(1));
+    let memory = Answering::with(1, move || driver.await_asked().then_some(1));
     let fields = pair.share_memory(1, memory);
     let attachment = pair.attach(&fields);
     let (broken, seen) = (Arc::downgrade(&attachment), fields);
