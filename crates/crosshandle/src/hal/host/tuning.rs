@@ -10,3 +10,8 @@ pub(super) const INLINE_COMMAND_BYTES: usize = 64 << 10;
 /// when they are made. Doubled: in groups with little memory, larger allocations take it before they are
 /// touched.
 pub(super) const CHECKED_POPULATE_BYTES: usize = 32 << 20;
+
+/// How many of a queue's latest launches are searched for the signal that another one waits for. Half as
+/// many: launches that wait for one of those before wake the queue's thread. Twice as many: launches that
+/// wait for something else take that much longer to submit.
+pub(super) const SEARCHED_LAUNCHES: usize = 16;

@@ -9,7 +9,7 @@ mod image;
 mod kernel;
 mod launch;
 
-pub(super) use launch::Launcher;
+pub(super) use launch::{Launcher, StartedLaunch};
 
 use crate::error::{Error, Result};
 use crate::hal::{LoadedKernel, LoadedProgram, Programs};
