@@ -1,6 +1,8 @@
 """Measures the Python module beside its peers, in one run: `cargo xtask bench python`.
 
-    bench.py [host] [gpu] [--only TEXT]
+    bench.py [host] [gpu] [stages] [--only TEXT]
+
+`stages` is no comparison: it says where the time of a first opening on a GPU goes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from harness import HEAD
 
 def main(arguments: list[str]) -> int:
     only = arguments[arguments.index("--only") + 1] if "--only" in arguments else ""
-    suites = [name for name in ("host", "gpu") if name in arguments]
+    suites = [name for name in ("host", "gpu", "stages") if name in arguments]
     if not suites:
         suites = ["host"]
     failed = 0
@@ -22,6 +24,10 @@ def main(arguments: list[str]) -> int:
             import gpu
 
             rows = gpu.ROWS
+        elif suite == "stages":
+            import stages
+
+            rows = stages.ROWS
         else:
             import host
 

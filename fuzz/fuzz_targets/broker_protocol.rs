@@ -6,7 +6,7 @@ use crosshandle::fuzzing::{reply, request};
 use libfuzzer_sys::fuzz_target;
 
 /// The header of every message: magic number and version.
-const HEADER: [u8; 6] = *b"XHBR\x08\0";
+const HEADER: [u8; 6] = *b"XHBR\x09\0";
 
 fuzz_target!(|data: &[u8]| {
     check(data);

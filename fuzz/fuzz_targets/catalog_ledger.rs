@@ -24,7 +24,7 @@ const FIRST: [u32; TRIED + 1] = [0, 1 << 10, 1 << 12];
 /// Most sleepers that a ledger tells of.
 const SLEEPERS: usize = 126;
 /// Where a chunk's catalog begins with the word that says what it is.
-const MAGIC: &[u8; 8] = b"XHCATLG2";
+const MAGIC: &[u8; 8] = b"XHCATLG3";
 
 /// The files of one chunk, which the hostile side writes, and what the honest side sees of them.
 struct Files {

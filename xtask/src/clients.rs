@@ -25,11 +25,12 @@ const HEADERS: [&str; 6] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 14] = [
+pub(crate) const FOR_LOADER: [&str; 15] = [
     "command_buffers",
     "error_table",
     "events",
     "free",
+    "graphs",
     "hostile_handles",
     "kernel_answers",
     "kernels",
@@ -42,8 +43,9 @@ pub(crate) const FOR_LOADER: [&str; 14] = [
     "physical_memory",
 ];
 /// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
-pub(crate) const FOR_SYCL: [&str; 4] = [
+pub(crate) const FOR_SYCL: [&str; 5] = [
     "sycl_commands",
+    "sycl_graph_kernels",
     "sycl_graphs",
     "sycl_native",
     "sycl_sharing",

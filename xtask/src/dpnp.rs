@@ -1,13 +1,14 @@
 //! oneMKL's SYCL libraries beneath dpnp, and the tests that dpnp brings along, over the host's adapter or over
-//! the stock OpenCL adapter: `cargo xtask dpnp-tests`. They take minutes, and packages of their own, so that they are no part of `cargo xtask test`.
+//! the stock OpenCL adapter: `cargo xtask dpnp-tests`, after those of this project's that need dpnp. They take
+//! minutes, and packages of their own, so that they are no part of `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Result;
 use crate::python::{self, Environment};
 use crate::step::{Finished, Step};
 use crate::workspace::Workspace;
+use crate::{Result, wheel};
 
 /// The directory of the programs that are run.
 const CLIENTS: &str = "crates/ur-adapter/clients/python";
@@ -17,12 +18,15 @@ const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The part of all tests that [`LIMIT`] is for: larger ones have proportionally more time.
 const PART: u32 = 100;
 
-/// Runs each `every`-th test.
+/// Runs the Python package's tests with dpnp, and each `every`-th one of dpnp's own.
 ///
 /// # Errors
 /// A test failed that is not known to fail over the stock adapter too.
 pub(crate) fn run(workspace: &Workspace, every: u32, stock: bool) -> Result<()> {
     let environment = Environment::for_dpnp(workspace)?;
+    if !stock {
+        wheel::test_with_dpnp(workspace, &environment)?;
+    }
     let adapter = match stock {
         true => None,
         false => Some(adapter(workspace)?),

@@ -1,6 +1,7 @@
 //! The Python environments: one with the stock Unified Runtime (headers, loader, SYCL runtime, dpctl, an
 //! OpenCL runtime, and the libclang that bindgen needs) at the versions of `requirements.txt`, one with dpnp as well
-//! (`requirements-dpnp.txt`), and one that builds and tests the wheel, at those of `requirements-wheel.txt`.
+//! (`requirements-dpnp.txt`), one that builds and tests the wheel, at those of `requirements-wheel.txt`, and one that
+//! checks its types by pyright (`requirements-pyright.txt`).
 //!
 //! Each is created once, in the target directory, and found again by its name: a hash of the
 //! requirements and of the interpreter. The packages take about a gigabyte and half of one.
@@ -61,6 +62,9 @@ const FOREIGN: [&str; 6] = [
 /// The packages that build the wheel and test it.
 const WHEEL_REQUIREMENTS: &str = include_str!("../requirements-wheel.txt");
 
+/// The packages that check types by pyright.
+const PYRIGHT_REQUIREMENTS: &str = include_str!("../requirements-pyright.txt");
+
 /// The packages that run dpnp's tests: those of [`REQUIREMENTS`], and more.
 const DPNP_REQUIREMENTS: &str = concat!(
     include_str!("../requirements.txt"),
@@ -95,6 +99,11 @@ impl Environment {
     /// more.
     pub(crate) fn for_dpnp(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, DPNP_REQUIREMENTS)
+    }
+
+    /// Returns the environment that checks types by pyright, as [`ensure`](Self::ensure) does.
+    pub(crate) fn for_pyright(workspace: &Workspace) -> Result<Self> {
+        Self::with(workspace, PYRIGHT_REQUIREMENTS)
     }
 
     fn with(workspace: &Workspace, requirements: &'static str) -> Result<Self> {
@@ -287,7 +296,7 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned() {
-        for requirements in [DPNP_REQUIREMENTS, WHEEL_REQUIREMENTS] {
+        for requirements in [DPNP_REQUIREMENTS, PYRIGHT_REQUIREMENTS, WHEEL_REQUIREMENTS] {
             let joined = requirements.replace("\\\n", "");
             let packages = joined.lines().filter(|line| !line.starts_with('#'));
             let is_loose = |line: &&str| !line.contains("==") || !line.contains("--hash=sha256:");

@@ -214,6 +214,16 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
+/// Prints what was not checked, each with its reason.
+pub(crate) fn report_skipped(reasons: Vec<String>) {
+    if reasons.is_empty() {
+        say("skipped: nothing");
+    }
+    for reason in reasons {
+        say(&format!("skipped: {reason}"));
+    }
+}
+
 pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::python::Environment;
-use crate::step::{Step, say, seconds};
+use crate::step::{Step, report_skipped, say, seconds};
 use crate::workspace::Workspace;
 use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools, ucx, wheel};
 
@@ -91,15 +91,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     build.args(["nextest", "run", "--locked", "--workspace", "--no-run"]);
     Step::new(workspace, "build the tests", build).run()?;
 
-    wheel::test(workspace)?;
+    skipped.extend(wheel::test(workspace)?);
 
     say(&format!("checks passed in {}", seconds(started.elapsed())));
-    match skipped.as_slice() {
-        [] => say("skipped: nothing"),
-        reasons => reasons
-            .iter()
-            .for_each(|reason| say(&format!("skipped: {reason}"))),
-    }
+    report_skipped(skipped);
     let mut tests = Command::new(&runner);
     workspace.prepare(&mut tests);
     // Ignored tests need the paths in `variables`.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Bytes at the start of every message.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 pub const ATTACH: u16 = 1;
 pub const CHUNK: u16 = 2;
 pub const MEMORY: u16 = 3;
@@ -39,6 +39,7 @@ pub const ATTACHED: u32 = 1;
 pub const SENT: u32 = 2;
 pub const FETCHED: u32 = 3;
 pub const PIECES: u32 = 4;
+pub const DRIVER_HANDLE: u32 = 5;
 
 pub const BAD_REQUEST: u16 = 1;
 pub const OTHER_VERSION: u16 = 2;
@@ -51,10 +52,10 @@ pub const WRONG_KEY: u16 = 8;
 /// The greatest number of a process in a context.
 const OWNERS: u64 = 4095;
 /// Size of the first chunk of a catalog in bytes: a page, 64 for each process (and for no process),
-/// and for each of 1,024 records a generation and a name.
-pub const CATALOG: u64 = 4096 + 64 * (OWNERS + 1) + 1024 * (8 + 32);
+/// and for each of 1,024 records a generation, a name and a sealed handle.
+pub const CATALOG: u64 = 4096 + 64 * (OWNERS + 1) + 1024 * (8 + 32 + 128);
 /// The first bytes of a catalog.
-pub const CATALOG_MAGIC: &[u8; 8] = b"XHCATLG2";
+pub const CATALOG_MAGIC: &[u8; 8] = b"XHCATLG3";
 /// Offset of the first generation in the first chunk of a catalog, in bytes.
 const GENERATIONS: u64 = 4096 + 64 * (OWNERS + 1);
 /// Size of the first chunk of a ledger in bytes: a page, and four for each of 1,024 records.
@@ -170,6 +171,14 @@ pub fn sent(serial: u32) -> Vec<u8> {
 /// Returns the reply that brings a segment of memory.
 pub fn fetched(segment: u32, len: u64, serial: u32) -> Vec<u8> {
     reply(VERSION, 0, FETCHED, segment, serial, len)
+}
+
+/// Returns the reply that brings a driver's handle of these bytes to a segment, and no descriptor.
+pub fn driver_handle(segment: u32, len: u64, serial: u32, handle: &[u8]) -> Vec<u8> {
+    let mut bytes = reply(VERSION, 0, DRIVER_HANDLE, segment, serial, len);
+    bytes[20..24].copy_from_slice(&(handle.len() as u32).to_le_bytes());
+    bytes[32..32 + handle.len()].copy_from_slice(handle);
+    bytes
 }
 
 /// Returns the reply that brings some pieces of a segment of so many bytes: the number of all, that of the

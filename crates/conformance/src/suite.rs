@@ -184,6 +184,10 @@ macro_rules! for_each_case {
                 empty_graphs_wait_and_signal
                 graphs_come_and_go
             }
+            nested_graphs {
+                they_keep_their_place
+                they_stay_as_they_were
+            }
             commands {
                 what_they_keep_may_use_their_queue
                 refused_ones_let_nothing_pass

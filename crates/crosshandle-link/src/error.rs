@@ -101,6 +101,14 @@ impl Error {
         }
     }
 
+    /// Returns whether UCX refuses a call for what it asks for, so that another endpoint refuses it as well.
+    pub(crate) fn is_definitive(&self) -> bool {
+        let Self::Ucx { code, .. } = self else {
+            return false;
+        };
+        crate::ucx::REFUSALS.contains(code)
+    }
+
     pub(crate) fn os<E: Into<std::io::Error>>(operation: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Os {
             operation,

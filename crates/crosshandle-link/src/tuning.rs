@@ -42,10 +42,17 @@ pub(crate) const SPIN: Duration = Duration::from_micros(100);
 /// The longest sleep of a thread whose memory is moving, in case a wake is lost. Nothing waits for it as a
 /// rule.
 pub(crate) const MAX_SLEEP: Duration = Duration::from_millis(100);
-/// How long memory that moves by UCX may make no progress while the link lives, before the link is ended.
-/// Halved, networks that stop for retransmissions end links; doubled, who waits for a stuck network card waits
-/// longer.
+/// How long memory that moves by UCX may make no progress at most before its endpoint is replaced; less if the
+/// keep-alive is shorter. Halved, networks that stop for retransmissions move memory twice; doubled, who waits for
+/// a stuck network card waits longer.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long a new endpoint may take at least to show that it works. Halved, a machine that is busy needs several;
+/// doubled, one that the network swallowed is replaced later.
+pub(crate) const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest pause before an endpoint is replaced that failed as those before it, after pauses from
+/// [`REDIAL_INTERVAL`] on, each twice as long as the last. Halved, a network that refuses connections is asked more
+/// often; doubled, memory moves again later.
+pub(crate) const MAX_REPLACE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Connections that are shaking hands at once. One more ends an old one. Each has a thread and some 40 KiB.
 pub(crate) const MAX_HANDSHAKES: usize = 32;

@@ -14,7 +14,7 @@ use crosshandle::handle::AnyHandle;
 use crosshandle::{
     AllocationOptions, ContextOptions, EventOptions, NativeObject, Ownership, QueueOrder,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::path::PathBuf;
@@ -264,7 +264,12 @@ fn device_of(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::Device>
     if let Ok(device) = device.cast::<Device>() {
         return Ok(device.get().0.clone());
     }
-    find(&device.extract::<String>()?)
+    let name = device.extract::<String>().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "a device is given as a Device or by its name, such as \"cuda:0\": {device}"
+        ))
+    })?;
+    find(&name)
 }
 
 fn find(name: &str) -> PyResult<crosshandle::Device> {

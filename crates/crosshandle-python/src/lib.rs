@@ -52,7 +52,7 @@ mod _crosshandle {
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };
     #[pymodule_export]
-    use crate::foreign::{Foreign, adopt_all, copied, describe};
+    use crate::foreign::{Foreign, adopt_all, copied, describe, laid_over};
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]

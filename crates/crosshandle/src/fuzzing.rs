@@ -88,7 +88,9 @@ pub fn answer(bytes: &[u8]) -> Option<(Answer, u32)> {
     let answer = match reply {
         Reply::Attached { owner, .. } => Answer::Attached(owner),
         Reply::Sent => Answer::Sent,
-        Reply::Fetched { len, .. } | Reply::Pieces { len, .. } => Answer::Fetched(len),
+        Reply::Fetched { len, .. }
+        | Reply::Pieces { len, .. }
+        | Reply::DriverHandle { len, .. } => Answer::Fetched(len),
         Reply::Refused(_) => Answer::Refused,
     };
     Some((answer, serial))

@@ -148,7 +148,7 @@ pub mod adapter_support {
 }
 
 pub use api::command::Command;
-pub use api::command::graph::{ExecutableGraph, Graph, Node};
+pub use api::command::graph::{ExecutableGraph, Graph, Node, Replaced};
 pub use api::context::PackedBundle;
 pub use api::context::{Context, NativeEvent};
 pub use api::core::ContextOptions;

@@ -108,6 +108,8 @@ clients! {
     command_buffers: "command_buffers" [KERNELS];
     command_buffers_validated: "command_buffers"
         [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
+    graphs: "graphs" [KERNELS];
+    graphs_validated: "graphs" [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     events_validated: "events" [("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     physical_memory: "physical_memory" [];
     memory_handles: "memory_handles" [];
@@ -129,6 +131,8 @@ clients! {
     freeing_waits_for_commands: "free" [];
     what_is_pending_still_runs: "pending" [];
     sycl_native: "sycl_native" [];
+    sycl_graph_kernels: "sycl_graph_kernels" [KERNELS];
+    sycl_graphs: "sycl_graphs" [];
     // SYCL makes kernels of fills for the backend that is reported otherwise.
     sycl_commands: "sycl_commands" [("CROSSHANDLE_UR_BACKEND", "opencl")];
     sycl_sharing: "sycl_sharing" [("CROSSHANDLE_UR_BACKEND", "opencl")];

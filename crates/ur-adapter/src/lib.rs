@@ -19,7 +19,7 @@
 //! | `memory` | unified shared memory (`usm`), buffers, physical and virtual memory |
 //! | `ipc` | handles that cross processes |
 //! | `program` | programs, and their kernels |
-//! | `enqueue` | commands |
+//! | `enqueue` | commands, and what records them: command buffers and graphs |
 //! | `sampler` | samplers, which nothing uses |
 //! | `table` | all tables together, and how the loader gets them |
 //!
@@ -47,5 +47,6 @@ mod testing;
 mod tuning;
 
 pub use abi::description::{Description, REPORTED_BACKEND_VARIABLE};
+pub use ipc::by_pointer::{USM_FUNCTIONS, USM_FUNCTIONS_VERSION, UsmFunctions};
 #[doc(hidden)]
 pub use unified_runtime_sys as sys;

@@ -5,7 +5,7 @@ use crate::abi::description::{self, Description};
 use crate::abi::failure::Failure;
 use crate::abi::{object, unsupported};
 use crate::discovery::{adapter, device, platform};
-use crate::enqueue::command_buffer;
+use crate::enqueue::{command_buffer, graph};
 use crate::memory::{buffer, physical, usm, virtual_memory};
 use crate::program::kernel;
 use crate::{context, enqueue, event, ipc, program, queue, sampler};
@@ -22,7 +22,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     ProgramExp: program::EXP_TABLE,
     Kernel: kernel::TABLE,
     Queue: queue::entry::TABLE,
-    QueueExp: queue::entry::EXP_TABLE,
+    QueueExp: graph::queue::TABLE,
     Sampler: sampler::TABLE,
     Mem: buffer::TABLE,
     PhysicalMem: physical::TABLE,
@@ -32,7 +32,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     USMExp: usm::EXP_TABLE,
     BindlessImagesExp: unsupported::BINDLESS_IMAGES_EXP,
     CommandBufferExp: command_buffer::TABLE,
-    GraphExp: unsupported::GRAPH_EXP,
+    GraphExp: graph::TABLE,
     IPCExp: ipc::TABLE,
     MemoryExportExp: unsupported::MEMORY_EXPORT_EXP,
     UsmP2PExp: usm::P2P_TABLE,
@@ -75,11 +75,21 @@ pub unsafe fn copy<T: Copy>(
 }
 
 /// Exports the functions by which the loader gets the tables of an adapter, the one that the
-/// [`Description`] describes. To be called once, in a `cdylib`.
+/// [`Description`] describes, and the one by which other libraries get [`UsmFunctions`](crate::UsmFunctions). To be
+/// called once, in a `cdylib`.
 #[macro_export]
 macro_rules! export_adapter {
     ($description:expr) => {
         $crate::sys::for_each_table!([$crate::export_tables], $description);
+
+        /// Returns the functions that share USM by pointers; null for a version that this adapter lacks.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn crosshandle_usm_functions(version: u32) -> *const $crate::UsmFunctions {
+            match version {
+                $crate::USM_FUNCTIONS_VERSION => &raw const $crate::USM_FUNCTIONS,
+                _ => ::std::ptr::null(),
+            }
+        }
     };
 }
 

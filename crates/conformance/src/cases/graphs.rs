@@ -460,7 +460,9 @@ pub(crate) fn what_is_wrong_is_refused(harness: &Harness) -> Verdict {
     assert!(is_unsupported(graph.add(fill()?.after(&event), &[])));
     let call = || Command::call(|| Ok::<_, Error>(()));
     assert!(is_unsupported(graph.add(call(), &[])));
-    assert!(is_unsupported(graph.add(other.command(), &[])));
+    assert!(is_unsupported(
+        graph.add(other.command().after(&event), &[])
+    ));
     assert!(graph.is_empty());
     let node = graph.add(fill()?, &[])?;
     let executable = graph.instantiate()?;

@@ -327,6 +327,32 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
             vec![raw::memfd(len, true)?],
             "Protocol",
         ),
+        // Handles that no driver makes, one with a descriptor, and one of another segment.
+        (
+            Box::new(move |n| raw::driver_handle(segment, len, n, &[])),
+            vec![],
+            "Protocol",
+        ),
+        (
+            Box::new(move |n| raw::driver_handle(segment, len, n, &[7; 128])),
+            vec![],
+            "Protocol",
+        ),
+        (
+            Box::new(move |n| raw::driver_handle(segment, len, n, &[7; 80])),
+            vec![raw::memfd(len, true)?],
+            "Protocol",
+        ),
+        (
+            Box::new(move |n| raw::driver_handle(segment ^ 1, len, n, &[7; 80])),
+            vec![],
+            "Handle",
+        ),
+        (
+            Box::new(move |n| raw::driver_handle(u32::MAX, len, n, &[7; 80])),
+            vec![],
+            "Protocol",
+        ),
         (
             Box::new(move |n| raw::fetched(segment, 0, n)),
             vec![raw::memfd(len, true)?],

@@ -22,6 +22,7 @@ pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod memory_lifetime;
 pub(crate) mod namespaces;
+pub(crate) mod nested_graphs;
 pub(crate) mod physical;
 pub(crate) mod pieces;
 pub(crate) mod pools;

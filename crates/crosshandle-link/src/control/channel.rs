@@ -9,6 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Bytes that are taken from the socket before the messages in them are handled.
 const MAX_INPUT: usize = 1 << 20;
 
+/// Bytes that wait for the socket at most, but for one frame: the others wait where they are kept.
+const MAX_OUTPUT: usize = 1 << 20;
+
 /// An authenticated connection.
 pub(crate) struct Channel {
     socket: TcpStream,
@@ -102,6 +105,11 @@ impl Channel {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Returns whether more is to be [queued](Self::queue) at the moment.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.is_over && self.output.len() - self.sent < MAX_OUTPUT
     }
 
     /// Returns whether something waits for the socket.

@@ -3,7 +3,7 @@
 
 use super::channel::Channel;
 use super::identity::Tls;
-use super::message::{HELLO_SIZE, Hello};
+use super::message::{HELLO_SIZE, Hello, NoHello, refusal};
 use crate::error::{Error, Result};
 use rustls::{ClientConnection, Connection, ServerConnection};
 use std::io::{ErrorKind, Read, Write};
@@ -112,7 +112,21 @@ pub(crate) fn accept(
             attempt: 0,
         },
     };
-    greeted.hello = greeted.receive()?;
+    let bytes = greeted.receive_bytes()?;
+    match Hello::decode(&bytes) {
+        Ok(hello) => greeted.hello = hello,
+        Err(why) => {
+            if let NoHello::Version(_) = why {
+                // So that the other side can say so as well.
+                let refusal = refusal::VERSION;
+                let _ = greeted.send(&Hello {
+                    refusal,
+                    ..greeted.hello
+                });
+            }
+            return Err(not_admitted(peer, &why));
+        }
+    }
     Ok(greeted)
 }
 
@@ -135,10 +149,13 @@ impl Greeted {
     }
 
     fn receive(&mut self) -> Result<Hello> {
-        let bytes = self
-            .try_receive()
-            .map_err(|error| cut_off(&self.peer, error))?;
+        let bytes = self.receive_bytes()?;
         Hello::decode(&bytes).map_err(|why| not_admitted(&self.peer, &why))
+    }
+
+    fn receive_bytes(&mut self) -> Result<[u8; HELLO_SIZE]> {
+        self.try_receive()
+            .map_err(|error| cut_off(&self.peer, error))
     }
 
     fn try_receive(&mut self) -> std::io::Result<[u8; HELLO_SIZE]> {

@@ -198,6 +198,13 @@ impl Link {
         })
     }
 
+    /// Returns how many times the connections by which UCX moves memory have failed and been made anew, which
+    /// nobody notices but by the delay. 0 without UCX.
+    pub fn replaced_endpoints(&self) -> u32 {
+        let data = self.session().data.as_ref();
+        data.map_or(0, |data| data.replacements())
+    }
+
     /// Returns the error with which the link has ended; `None` while it has not.
     pub fn ended(&self) -> Option<Error> {
         self.session().state().check_alive().err()
@@ -221,7 +228,7 @@ impl fmt::Debug for Link {
 
 pub(crate) fn data_path(options: &LinkOptions) -> Result<Option<DataPath>> {
     match options.data {
-        Data::Ucx => DataPath::new(&options.ucx).map(Some),
+        Data::Ucx => DataPath::new(&options.ucx, options.keep_alive).map(Some),
         Data::Tls => Ok(None),
     }
 }
@@ -231,17 +238,21 @@ pub(crate) fn begin(
     peer: Arc<str>,
     context: &Context,
     options: &LinkOptions,
-    data: Option<DataPath>,
+    mut data: Option<DataPath>,
     dial: Option<Dial>,
     greeted: Greeted,
 ) -> Result<Arc<Session>> {
     let theirs = Duration::from_millis(greeted.hello.keep_alive_ms.into()).max(MIN_KEEP_ALIVE);
+    let keep_alive = options.keep_alive.min(theirs);
+    if let Some(data) = &mut data {
+        data.set_keep_alive(keep_alive);
+    }
     let (opening, requests) = sync_channel(MAX_OPENING);
     let start = Start {
         peer,
         host: greeted.hello.host,
         id: greeted.hello.session,
-        keep_alive: options.keep_alive.min(theirs),
+        keep_alive,
         context: context.clone(),
         data,
         dial,

@@ -27,6 +27,8 @@ struct Unconfirmed {
 #[derive(Default)]
 pub(super) struct Outbox {
     frames: VecDeque<Unconfirmed>,
+    /// How many of them this connection has been given.
+    given: usize,
     /// Frames that have been confirmed, before the first one.
     confirmed: u64,
     owed_bytes: usize,
@@ -75,13 +77,28 @@ impl Outbox {
                 self.count(cause, -(frame.len() as isize));
             }
         }
+        self.given = self
+            .given
+            .saturating_sub((received - self.confirmed) as usize);
         self.confirmed = received;
         Ok(())
     }
 
-    /// Returns the frames that a new connection begins with.
-    pub(super) fn frames(&self) -> impl Iterator<Item = &[u8]> {
-        self.frames.iter().map(|unconfirmed| &*unconfirmed.frame)
+    /// Returns the next frame that this connection has not been given, which counts as given then.
+    pub(super) fn give(&mut self) -> Option<&[u8]> {
+        let next = self.frames.get(self.given)?;
+        self.given += 1;
+        Some(&next.frame)
+    }
+
+    /// Returns whether there are frames that this connection has not been given.
+    pub(super) fn has_more(&self) -> bool {
+        self.given < self.frames.len()
+    }
+
+    /// Begins anew, for a new connection.
+    pub(super) fn begin_again(&mut self) {
+        self.given = 0;
     }
 
     pub(super) fn clear(&mut self) {
@@ -108,8 +125,10 @@ impl Outbox {
 mod tests {
     use super::*;
 
+    /// Keeps a message, which the connection takes at once.
     fn keep(outbox: &mut Outbox, message: &Message<'_>) {
         outbox.keep(message, message.encode());
+        assert_eq!(outbox.give(), Some(&*message.encode()));
     }
 
     #[test]
@@ -122,9 +141,22 @@ mod tests {
         outbox.forget(2).unwrap();
         assert!(outbox.forget(1).is_err());
         let frames: Vec<_> = (2..5).map(|id| Message::Close { id }.encode()).collect();
-        assert!(outbox.frames().eq(frames.iter().map(Vec::as_slice)));
+        for _ in 0..2 {
+            outbox.begin_again();
+            let mut given = Vec::new();
+            while let Some(frame) = outbox.give() {
+                given.push(frame.to_vec());
+            }
+            assert_eq!(given, frames);
+        }
+        outbox.begin_again();
+        // What is confirmed counts as given no more.
+        outbox.give().unwrap();
+        outbox.forget(3).unwrap();
+        assert_eq!(outbox.give(), Some(&*frames[1]));
+        outbox.give().unwrap();
         outbox.forget(5).unwrap();
-        assert_eq!(outbox.frames().count(), 0);
+        assert!(!outbox.has_more() && outbox.give().is_none());
     }
 
     #[test]

@@ -161,8 +161,7 @@ impl Session {
             has_ended: AtomicBool::new(false),
         });
         if let Some(data) = &session.data {
-            let address = data.address()?;
-            session.say(&Message::Address { address: &address })?;
+            session.say_address(data.address()?)?;
         }
         // For what has come behind the greeting.
         session.wake();
@@ -204,6 +203,14 @@ impl Session {
             self.wake();
         }
         Ok(())
+    }
+
+    /// Says where this side's data endpoint is.
+    pub(super) fn say_address(&self, (generation, address): (u32, Vec<u8>)) -> Result<()> {
+        self.say(&Message::Address {
+            generation,
+            address: &address,
+        })
     }
 
     /// Sends a question: `message` makes it from its number.
@@ -419,10 +426,10 @@ impl Session {
     pub(crate) fn exchange(&self) -> Result<()> {
         let mut state = self.state();
         state.check_alive()?;
+        let _ = state.send();
         let Some(channel) = &mut state.channel else {
             return Ok(());
         };
-        let _ = channel.flush();
         if channel.fill() {
             state.note_heard();
         }
@@ -528,20 +535,39 @@ impl State {
             return false;
         }
         let frame = message.encode();
-        let was_flushed = match &mut self.channel {
-            Some(channel) => {
-                channel.queue(&frame);
-                let flushed = channel.flush();
-                self.spoke_at = Instant::now();
-                flushed
-            }
-            None => Ok(false),
-        };
-        if message.is_sequenced() {
-            self.outbox.keep(message, frame);
-        }
+        debug_assert!(message.is_sequenced());
+        self.outbox.keep(message, frame);
         // After an error the link's thread takes what has come, and then lets go of the connection.
-        was_flushed.unwrap_or(true)
+        self.send().unwrap_or(true)
+    }
+
+    /// Sends as much of what was said as the socket takes. Returns whether something is left.
+    fn send(&mut self) -> std::io::Result<bool> {
+        let Some(channel) = &mut self.channel else {
+            return Ok(false);
+        };
+        loop {
+            while channel.has_room()
+                && let Some(frame) = self.outbox.give()
+            {
+                channel.queue(frame);
+                self.spoke_at = Instant::now();
+            }
+            if channel.flush()? {
+                return Ok(true);
+            }
+            if !self.outbox.has_more() || channel.is_over() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Returns whether something is to be sent when the socket takes more.
+    pub(super) fn wants_write(&self) -> bool {
+        let waits = |channel: &Channel| channel.wants_write() || self.outbox.has_more();
+        self.channel
+            .as_ref()
+            .is_some_and(|channel| !channel.is_over() && waits(channel))
     }
 
     /// Confirms what has been received. Also says that this side lives.
@@ -589,19 +615,17 @@ impl State {
         self.heard_at = Instant::now();
     }
 
-    fn resume(&mut self, mut channel: Channel, received: u64) -> Result<(), &'static str> {
+    fn resume(&mut self, channel: Channel, received: u64) -> Result<(), &'static str> {
         self.outbox.forget(received)?;
-        for frame in self.outbox.frames() {
-            channel.queue(frame);
-        }
+        self.outbox.begin_again();
         self.note_heard();
         self.spoke_at = Instant::now();
         // The greeting has said so.
         self.reported = self.received;
         self.read_unconfirmed = 0;
-        // What fails here ends the channel, which the link's thread finds.
-        let _ = channel.flush();
         self.channel = Some(channel);
+        // What fails here ends the channel, which the link's thread finds.
+        let _ = self.send();
         Ok(())
     }
 }

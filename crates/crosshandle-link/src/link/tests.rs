@@ -150,7 +150,22 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
             "nobody asked",
         ),
         (Message::Ack { received: 99 }.encode(), "what was not sent"),
-        (Message::Address { address: b"x" }.encode(), "without one"),
+        (
+            Message::Address {
+                generation: 1,
+                address: b"x",
+            }
+            .encode(),
+            "without one",
+        ),
+        (
+            Message::Reached {
+                id: 1,
+                number: u64::MAX,
+            }
+            .encode(),
+            "beyond what a link tells of",
+        ),
         (vec![0xff; 8], "longer than any message"),
         (vec![1, 0, 0, 0, 0xee], "no known kind"),
         (vec![0; 4], "empty"),

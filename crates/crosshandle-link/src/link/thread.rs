@@ -46,14 +46,22 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
         let dialler = Arc::clone(session);
         start("xhl-dial", move || dial_again(&dialler))?;
     }
+    let mut wake_at = agenda.wake_at;
     if let Some(data) = &session.data {
-        data.look_after()?;
+        let upkeep = data.look_after()?;
+        if let Some(address) = upkeep.address {
+            session.say_address(address)?;
+        }
+        if upkeep.has_connected {
+            session.note_data_endpoint();
+        }
+        wake_at = upkeep.wake_at.map_or(wake_at, |at| wake_at.min(at));
     }
     let (socket, wants_write) = {
         let state = session.state();
         match &state.channel {
             // A copy, since the connection may be replaced meanwhile.
-            Some(channel) => (Some(copy(channel)?), channel.wants_write()),
+            Some(channel) => (Some(copy(channel)?), state.wants_write()),
             None => (None, false),
         }
     };
@@ -74,7 +82,7 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
     if let Some(data) = &session.data {
         descriptors.push(PollFd::new(&**data, PollFlags::IN));
     }
-    let left = agenda.wake_at.saturating_duration_since(Instant::now());
+    let left = wake_at.saturating_duration_since(Instant::now());
     let timeout = Timespec {
         tv_sec: left.as_secs() as i64,
         tv_nsec: left.subsec_nanos().into(),
@@ -216,16 +224,14 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             session.with_mirror(id, |mirror| mirror.abandon());
             Ok(())
         }
-        Message::Address { address } => {
-            let Some(data) = &session.data else {
-                return Err(Error::Protocol(
-                    "it gives a data endpoint to a link without one",
-                ));
-            };
-            data.connect(address)?;
-            session.note_data_endpoint();
-            Ok(())
-        }
+        // The link's thread connects before it sleeps again.
+        Message::Address {
+            generation,
+            address,
+        } => match &session.data {
+            Some(data) => data.offer(generation, address),
+            None => Err("it gives a data endpoint to a link without one"),
+        },
         Message::Bye { why } => {
             return Err(session.ended(format!("the other side closed it: {why}")));
         }

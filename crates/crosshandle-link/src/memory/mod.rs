@@ -56,7 +56,7 @@ impl RemoteMemory {
         let data = match &session.data {
             Some(data) => {
                 let key = data
-                    .unpack(&key)
+                    .add_key(&key)
                     .inspect_err(|_| close_object(session, id))?;
                 Some((Arc::clone(data), key))
             }
@@ -216,8 +216,9 @@ impl RemoteMemory {
                 len: into.len(),
                 remote: self.start + *offset as u64,
             });
+            let mut pieces: Vec<_> = pieces.collect();
             // SAFETY: the slices are borrowed until this returns.
-            return unsafe { self.opened.move_pieces(Direction::Get, pieces) };
+            return unsafe { self.opened.move_pieces(Direction::Get, &mut pieces) };
         }
         for (offset, into) in pieces.iter_mut() {
             self.opened.read(self.start + *offset as u64, into)?;
@@ -242,8 +243,9 @@ impl RemoteMemory {
                 len: from.len(),
                 remote: self.start + *offset as u64,
             });
+            let mut pieces: Vec<_> = pieces.collect();
             // SAFETY: the slices are borrowed until this returns.
-            return unsafe { self.opened.move_pieces(Direction::Put, pieces) };
+            return unsafe { self.opened.move_pieces(Direction::Put, &mut pieces) };
         }
         for (offset, from) in pieces {
             self.opened.write(self.start + *offset as u64, from)?;

@@ -8,7 +8,6 @@ use crate::link::question::{Answer, Question};
 use crate::link::session::Session;
 use crate::link::{Inner, close_object};
 use crate::tuning::{PIECES_UNDER_WAY, STAGING_PARTS};
-use crate::ucx::worker::RemoteKey;
 use crosshandle::Access;
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -20,8 +19,8 @@ pub(super) struct Opened {
     /// Of the memory, or of the staging buffer.
     pub(super) address: u64,
     pub(super) access: Access,
-    /// Present with UCX.
-    pub(super) data: Option<(Arc<DataPath>, RemoteKey)>,
+    /// Present with UCX, with the number of the memory's key.
+    pub(super) data: Option<(Arc<DataPath>, u32)>,
     /// 0, or the bytes of the owner's staging buffer.
     pub(super) staging: u32,
 }
@@ -29,7 +28,7 @@ pub(super) struct Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some((data, key)) = &self.data {
-            data.destroy_key(*key);
+            data.remove_key(*key);
         }
         close_object(self.session(), self.id);
     }
@@ -45,34 +44,28 @@ impl Opened {
         self.data.is_some() && self.staging == 0
     }
 
-    /// Moves pieces by UCX, whose `remote` is counted from what the [address](Self::address) is of.
+    /// Moves pieces by UCX, whose `remote` is counted from what the [address](Self::address) is of, and is changed
+    /// to the address.
     ///
     /// # Safety
     /// As [`DataPath::move_pieces`].
     pub(super) unsafe fn move_pieces(
         &self,
         direction: Direction,
-        pieces: impl Iterator<Item = Piece>,
+        pieces: &mut [Piece],
     ) -> Result<()> {
         let Some((data, key)) = &self.data else {
             return Err(Error::Protocol("the link has no data connection"));
         };
         let session = self.session();
         session.state().check_alive()?;
-        let pieces = pieces.map(|piece| Piece {
-            remote: self.address + piece.remote,
-            ..piece
-        });
+        for piece in &mut *pieces {
+            piece.remote += self.address;
+        }
         // SAFETY: the caller's promise.
         let moved = unsafe { data.move_pieces(direction, *key, pieces, &|| session.wake()) };
-        moved.map_err(|error| {
-            // An endpoint that has failed moves nothing any more. Nothing but a new link has another one.
-            if data.has_failed() {
-                session.end(session.ended(error.to_string()), true);
-            }
-            // The end of the link is the reason, whatever UCX says.
-            session.state().check_alive().err().unwrap_or(error)
-        })
+        // The end of the link is the reason, whatever UCX says.
+        moved.map_err(|error| session.state().check_alive().err().unwrap_or(error))
     }
 
     /// Moves bytes by UCX.
@@ -95,7 +88,7 @@ impl Opened {
             remote: at,
         };
         // SAFETY: the caller's promise.
-        unsafe { self.move_pieces(direction, std::iter::once(piece)) }
+        unsafe { self.move_pieces(direction, &mut [piece]) }
     }
 
     /// Copies bytes here.
@@ -225,7 +218,7 @@ impl Opened {
                 len,
                 remote: (index % STAGING_PARTS * part_len) as u64,
             };
-            self.move_pieces(direction, std::iter::once(piece))
+            self.move_pieces(direction, &mut [piece])
         };
         let mut result = Ok(());
         let mut is_broken = false;

@@ -1,5 +1,6 @@
 //! UCX, which moves the bytes: its declarations, the library as it is found, and a worker.
 
+mod context;
 pub(crate) mod library;
 mod sys;
 pub(crate) mod worker;
@@ -7,6 +8,17 @@ pub(crate) mod worker;
 pub use library::UCX_VARIABLE;
 
 use crate::error::Result;
+
+/// Codes with which UCX refuses what it is asked for, whatever becomes of the connection.
+pub(crate) const REFUSALS: [i32; 7] = [
+    sys::UCS_ERR_NO_MEMORY as i32,
+    sys::UCS_ERR_INVALID_PARAM as i32,
+    sys::UCS_ERR_INVALID_ADDR as i32,
+    sys::UCS_ERR_NOT_IMPLEMENTED as i32,
+    sys::UCS_ERR_OUT_OF_RANGE as i32,
+    sys::UCS_ERR_EXCEEDS_LIMIT as i32,
+    sys::UCS_ERR_UNSUPPORTED as i32,
+];
 
 /// What was found of UCX on this machine.
 #[derive(Clone, Debug)]
@@ -35,7 +47,7 @@ pub fn ucx() -> Result<UcxInfo> {
 /// # Errors
 /// [`Error::NoUcx`](crate::Error::NoUcx), or UCX's own.
 pub fn ucx_transports() -> Result<Vec<String>> {
-    worker::transports()
+    context::transports()
 }
 
 #[cfg(test)]

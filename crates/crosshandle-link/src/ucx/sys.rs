@@ -18,6 +18,13 @@ pub type ucp_address_t = c_void;
 pub const UCS_OK: ucs_status_t = 0;
 pub const UCS_INPROGRESS: ucs_status_t = 1;
 pub const UCS_ERR_BUSY: ucs_status_t = -15;
+pub const UCS_ERR_NO_MEMORY: ucs_status_t = -4;
+pub const UCS_ERR_INVALID_PARAM: ucs_status_t = -5;
+pub const UCS_ERR_INVALID_ADDR: ucs_status_t = -7;
+pub const UCS_ERR_NOT_IMPLEMENTED: ucs_status_t = -8;
+pub const UCS_ERR_OUT_OF_RANGE: ucs_status_t = -19;
+pub const UCS_ERR_EXCEEDS_LIMIT: ucs_status_t = -21;
+pub const UCS_ERR_UNSUPPORTED: ucs_status_t = -22;
 pub const UCS_ERR_LAST: ucs_status_t = -100;
 
 pub const UCP_API_MAJOR: c_uint = 1;

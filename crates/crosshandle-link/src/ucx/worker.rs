@@ -1,10 +1,11 @@
 //! A worker of UCX with one endpoint: registers memory for the other side, and reads and writes the other
 //! side's. The caller locks it, since one thread at a time may call it.
 
+use super::context::new_context;
 use super::library::{self, Ucx};
 use super::sys::*;
 use crate::error::{Error, Result};
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -95,7 +96,19 @@ impl Worker {
     /// No UCX, or UCX's own error; so for all calls.
     pub fn new(settings: &Settings) -> Result<Self> {
         let ucx = library::get()?;
-        let context = new_context(ucx, settings)?;
+        let mut made = Self {
+            ucx,
+            context: new_context(ucx, settings)?,
+            worker: ptr::null_mut(),
+            endpoint: None,
+            event_fd: None,
+            failed: Arc::default(),
+        };
+        (made.worker, made.event_fd) = made.new_worker()?;
+        Ok(made)
+    }
+
+    fn new_worker(&self) -> Result<(ucp_worker_h, Option<OwnedFd>)> {
         let params = ucp_worker_params_t {
             field_mask: UCP_WORKER_PARAM_FIELD_THREAD_MODE,
             thread_mode: UCS_THREAD_MODE_SERIALIZED,
@@ -108,30 +121,42 @@ impl Worker {
             am_alignment: 0,
             client_id: 0,
         };
-        let mut made = Self {
-            ucx,
-            context,
-            worker: ptr::null_mut(),
-            endpoint: None,
-            event_fd: None,
-            failed: Arc::default(),
-        };
+        let (ucx, mut worker) = (self.ucx, ptr::null_mut());
         // SAFETY: context and parameters are valid, and the results are written to places of their types.
         unsafe {
             ucx.check(
                 "ucp_worker_create",
-                (ucx.call.ucp_worker_create)(context, &params, &mut made.worker),
+                (ucx.call.ucp_worker_create)(self.context, &params, &mut worker),
             )?;
             let mut fd: c_int = -1;
-            ucx.check(
-                "ucp_worker_get_efd",
-                (ucx.call.ucp_worker_get_efd)(made.worker, &mut fd),
-            )?;
-            // A copy, so that nobody polls a number that the worker has closed.
-            let copy = rustix::io::fcntl_dupfd_cloexec(BorrowedFd::borrow_raw(fd), 0);
-            made.event_fd = Some(copy.map_err(Error::os("copying UCX's descriptor"))?);
+            let copied = ucx
+                .check(
+                    "ucp_worker_get_efd",
+                    (ucx.call.ucp_worker_get_efd)(worker, &mut fd),
+                )
+                .and_then(|()| {
+                    // A copy, so that nobody polls a number that the worker has closed.
+                    rustix::io::fcntl_dupfd_cloexec(BorrowedFd::borrow_raw(fd), 0)
+                        .map_err(Error::os("copying UCX's descriptor"))
+                })
+                .inspect_err(|_| (ucx.call.ucp_worker_destroy)(worker))?;
+            Ok((worker, Some(copied)))
         }
-        Ok(made)
+    }
+
+    /// Ends the worker, with its connections, and begins anew with another one, whose address and descriptor are
+    /// other ones: what was sent to the old one never arrives. Registrations stay. All requests must be done and all
+    /// keys of the other side's memory have been destroyed.
+    ///
+    /// After an error the old one is still there.
+    pub fn renew(&mut self) -> Result<()> {
+        let (worker, event_fd) = self.new_worker()?;
+        self.close_endpoint();
+        // SAFETY: all that was made of it has been given up.
+        unsafe { (self.ucx.call.ucp_worker_destroy)(self.worker) };
+        (self.worker, self.event_fd) = (worker, event_fd);
+        self.failed = Arc::default();
+        Ok(())
     }
 
     /// Takes the descriptor that can be read from when an [armed](Self::arm) worker has something to do.
@@ -379,8 +404,7 @@ impl Worker {
         }
     }
 
-    /// Ends the endpoint: all that is under way fails. All keys of the other side's memory must have been
-    /// destroyed.
+    /// Ends the endpoint: all that is under way fails.
     pub fn close_endpoint(&mut self) {
         let Some(endpoint) = self.endpoint.take() else {
             return;
@@ -417,96 +441,5 @@ impl Drop for Worker {
             }
             (self.ucx.call.ucp_cleanup)(self.context);
         }
-    }
-}
-
-/// Returns the names of the transports that UCX finds, out of what it prints for people.
-pub(super) fn transports() -> Result<Vec<String>> {
-    let ucx = library::get()?;
-    let context = new_context(ucx, &Settings::default())?;
-    let (mut text, mut len) = (ptr::null_mut(), 0);
-    // SAFETY: the file writes to places of the right types, which outlive it; the text is the C library's, and
-    // is freed once; the context is ended once.
-    let printed = unsafe {
-        let file = libc::open_memstream(&mut text, &mut len);
-        if !file.is_null() {
-            (ucx.call.ucp_context_print_info)(context, file);
-            libc::fclose(file);
-        }
-        (ucx.call.ucp_cleanup)(context);
-        let printed = match text.is_null() {
-            true => String::new(),
-            false => {
-                String::from_utf8_lossy(std::slice::from_raw_parts(text.cast(), len)).into_owned()
-            }
-        };
-        libc::free(text.cast());
-        printed
-    };
-    Ok(transports_in(&printed))
-}
-
-/// A resource is a line such as `#      resource 0 :  md 0  dev 0  flags -- tcp/eth0`.
-fn transports_in(printed: &str) -> Vec<String> {
-    let resources = printed.lines().filter(|line| line.contains("resource "));
-    let mut names: Vec<String> = resources
-        .filter_map(|line| line.split_whitespace().next_back()?.split_once('/'))
-        .map(|(transport, _)| transport.to_owned())
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
-fn new_context(ucx: &Ucx, settings: &Settings) -> Result<ucp_context_h> {
-    let call = &ucx.call;
-    let text = |text: &str| {
-        CString::new(text).map_err(|_| Error::invalid("a name for UCX contains a zero byte"))
-    };
-    let mut values = Vec::new();
-    if let Some(interface) = &settings.interface {
-        values.push((c"NET_DEVICES".to_owned(), text(interface)?));
-    }
-    if let Some(transports) = &settings.transports {
-        values.push((c"TLS".to_owned(), text(transports)?));
-    }
-    let mut config = ptr::null_mut();
-    // SAFETY: the texts end with zeros; the configuration is released once.
-    unsafe {
-        ucx.check(
-            "ucp_config_read",
-            (call.ucp_config_read)(ptr::null(), ptr::null(), &mut config),
-        )?;
-        let mut set = Ok(());
-        for (name, value) in &values {
-            let status = (call.ucp_config_modify)(config, name.as_ptr(), value.as_ptr());
-            set = set.and(ucx.check("ucp_config_modify", status));
-        }
-        let params = ucp_params_t {
-            field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-            features: UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
-            request_size: 0,
-            request_init: ptr::null(),
-            request_cleanup: ptr::null(),
-            tag_sender_mask: 0,
-            mt_workers_shared: 0,
-            estimated_num_eps: 0,
-            estimated_num_ppn: 0,
-            name: c"crosshandle".as_ptr(),
-            node_local_id: 0,
-        };
-        let mut context = ptr::null_mut();
-        let made = set.and_then(|()| {
-            let status = (call.ucp_init_version)(
-                UCP_API_MAJOR,
-                UCP_API_MINOR,
-                &params,
-                config,
-                &mut context,
-            );
-            ucx.check("ucp_init_version", status)
-        });
-        (call.ucp_config_release)(config);
-        made.map(|()| context)
     }
 }

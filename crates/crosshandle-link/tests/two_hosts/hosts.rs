@@ -103,6 +103,46 @@ impl Hosts {
         ip(&["-n", &self.namespace("a"), "link", "set", &interface, state]).unwrap();
     }
 
+    /// Has the network do something to all packets between the two but those of the link's control connection:
+    /// `drop` them, or `reject with tcp reset`; `None`: nothing.
+    ///
+    /// # Errors
+    /// There is no `nft` here, or it refuses.
+    pub(crate) fn filter_data(&self, control: &str, action: Option<&str>) -> Result<(), String> {
+        let port = control.rsplit(':').next().unwrap_or_default();
+        let mut rules = "table inet xhl {}\ndelete table inet xhl\n".to_owned();
+        if let Some(action) = action {
+            // Those that tell of a reset must arrive.
+            let rule = format!(
+                "tcp sport {port} accept; tcp dport {port} accept; tcp flags & rst == rst accept; \
+                 meta l4proto tcp {action};"
+            );
+            for hook in ["input", "output"] {
+                rules += &format!(
+                    "table inet xhl {{ chain {hook} {{ type filter hook {hook} priority 0; {rule} }}; }}\n"
+                );
+            }
+        }
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &self.namespace("a"), "nft", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("ip: {error}"))?;
+        if let Some(mut input) = child.stdin.take() {
+            // Where there is no nft, it is not read.
+            let _ = input.write_all(rules.as_bytes());
+        }
+        let output = child
+            .wait_with_output()
+            .map_err(|error| error.to_string())?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        }
+    }
+
     /// Starts a process on one of the hosts.
     pub(crate) fn start(&self, side: &str) -> Peer {
         let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && exec \"$2\"";
@@ -220,6 +260,19 @@ impl Peer {
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Returns whether the process has called `abort`, or does so within some seconds.
+    pub(crate) fn has_aborted(&mut self) -> bool {
+        use std::os::unix::process::ExitStatusExt;
+        let start = Instant::now();
+        while start.elapsed() < UP_LIMIT {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return status.signal() == Some(rustix::process::Signal::ABORT.as_raw());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
     }
 
     /// Ends the process as a crash would.

@@ -1,6 +1,7 @@
 //! Two hosts that link: two network namespaces with a boot identity each, and processes in them. Where such
 //! cannot be made, the tests are skipped and say so; those over TLS alone also run on one host.
 
+mod endpoints;
 mod forwarder;
 mod hosts;
 

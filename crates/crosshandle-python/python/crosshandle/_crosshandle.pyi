@@ -5,7 +5,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, SupportsBytes, final
 
-_Handle = SupportsBytes | str
+_Handle = SupportsBytes | bytes | bytearray | memoryview | str
 
 
 @final
@@ -167,6 +167,12 @@ class Array:
         """Returns a JAX array of the same bytes, which nobody may write as long as it lives."""
     def cupy(self) -> Any:
         """Returns a CuPy array of the same bytes, for memory of a GPU."""
+    def dpctl(self, queue: Any = None) -> Any:
+        """Returns memory of dpctl, USM of a device, of the bytes from the lowest to the highest one of the array. It is in
+        the context of `queue`, or of the queue that dpctl uses for the array's device. The process has loaded this
+        package's Unified Runtime adapter."""
+    def dpnp(self, queue: Any = None) -> Any:
+        """Returns a dpnp array of the same bytes, in USM as `dpctl` has it. Of read-only memory it is not writable."""
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @property
@@ -391,7 +397,7 @@ class Foreign:
 
     @property
     def device(self) -> str:
-        """The device's name; `cuda` or `level_zero` if the library does not say which one."""
+        """The device's name; `cuda` or `sycl` if the library does not say which one."""
     @property
     def dtype(self) -> str:
         """The name of the elements' type."""
@@ -407,6 +413,9 @@ def describe(value: Any) -> Foreign:
 
 def adopt_all(context: Context, arrays: list[Foreign]) -> list[Array | Exception]:
     """Makes arrays of shared memory of other libraries' arrays, or says why each cannot be."""
+
+def laid_over(base: Array, array: Foreign, offset: int) -> Array:
+    """Makes an array with the layout of another library's, `offset` bytes inside the memory that `base` is in."""
 
 def copied(context: Context, array: Foreign) -> Array:
     """Copies another library's array into new memory of a context on the array's device."""

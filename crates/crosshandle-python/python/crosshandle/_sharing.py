@@ -22,7 +22,7 @@ from ._crosshandle import (
     PhysicalMemory,
     PhysicalMemoryHandle,
 )
-from ._errors import WrongDevice
+from ._errors import Unsupported, WrongDevice
 
 Tree = Union[Array, "list[Tree]", "tuple[Tree, ...]", "dict[str, Tree]"]
 
@@ -146,9 +146,10 @@ def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[An
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
     """Packs an array, or a tree of lists, tuples and dicts of arrays, for other processes.
 
-    An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__` or
-    `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in whatever memory their libraries
-    take; views of an `Array` on the host. What lies in memory that no other process can reach is refused;
+    An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__`,
+    `__sycl_usm_array_interface__` or `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in
+    whatever memory their libraries take; arrays of dpnp and memory of dpctl that this package's Unified Runtime adapter
+    allocated, whose queue this call waits for; views of an `Array` on the host. What lies in memory that no other process can reach is refused;
     `copy=True` copies it. The bundle keeps the arrays' memory from reuse until it is released, and those who have
     opened it do after that.
 
@@ -194,7 +195,11 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
 
         if context is not None:
             raise ValueError("a model is opened in a context of its own")
-        return store.open(data)
+        try:
+            return store.open(data)
+        except (LookupError, ConnectionError) as error:
+            error.add_note(f"{data!r} begins as no handle does, so it was taken for the name of a holder's model")
+            raise
     if context is None:
         handle = _rust.parse_handle(data)
         is_event = isinstance(handle, EventHandle)
@@ -277,7 +282,7 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
                 arrays[place] = adopted
             elif copy:
                 arrays[place] = _copy(leaves[place], described[place], context)
-            elif device == "host":
+            elif device == "host" and isinstance(adopted, Unsupported):
                 raise ValueError(
                     "this array lies in memory that no other process can reach: make it with "
                     "crosshandle.alloc_empty, or pass copy=True to share a copy"
@@ -292,27 +297,40 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
 
 def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
     """Adopts arrays of other libraries: for each, the context, and the array or why it cannot be."""
-    if device not in ("cuda", "level_zero"):
+    if device == "sycl":
+        from . import _usm
+
+        return _usm.adopt(group)
+    if device != "cuda":
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group)]
     # The library does not say which of its devices.
-    found: list[tuple[Context, Array | Exception]] = []
-    for one in group:
-        for candidate in [found.name for found in Device.all() if found.backend == device]:
-            context = default_context(candidate)
-            (adopted,) = _rust.adopt_all(context, [one])
-            if isinstance(adopted, Array):
-                break
-        else:
-            if not any(found.backend == device for found in Device.all()):
-                raise WrongDevice(f"the array is on a {device} device, and there is none here")
-        found.append((context, adopted))
-    return found
+    contexts = [default_context(found.name) for found in Device.all() if found.backend == device]
+    if not contexts:
+        raise WrongDevice(f"the array is on a {device} device, and there is none here")
+    return [_adopt_on_any(contexts, one) for one in group]
+
+
+def _adopt_on_any(contexts: list[Context], one: _rust.Foreign) -> tuple[Context, Array | Exception]:
+    """Adopts an array on the device that it is on; otherwise says why the last one refuses it."""
+    *others, last = contexts
+    for context in others:
+        (adopted,) = _rust.adopt_all(context, [one])
+        if isinstance(adopted, Array):
+            return context, adopted
+    (adopted,) = _rust.adopt_all(last, [one])
+    return last, adopted
 
 
 def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
     """Copies an array of another library into memory of its device."""
     library = _library(value)
+    if described.device == "sycl":
+        # Its own library reads it, wherever it is.
+        namespace = getattr(value, "__array_namespace__", None)
+        array = default_context().empty(described.shape, described.dtype)
+        array.numpy()[...] = value.copy_to_host() if namespace is None else namespace().asnumpy(value)
+        return array
     if described.device != "host" and library in ("torch", "cupy"):
         # Its own library knows arrays with gaps, and the stream that makes the bytes.
         array = context.empty(described.shape, described.dtype)

@@ -15,9 +15,12 @@ from ._sharing import default_context
 # microseconds.
 _MOST = 64
 
+# The numbers of the stream that every context has.
+_DEFAULT = (0, 1)
+
 _lock = threading.Lock()
 # By device and number. A queue keeps its stream's object, so none is here that was adopted by its number alone: its
-# stream may end, and another one may have its number.
+# stream may end, and another one may have its number. Only default streams never end.
 _adopted: OrderedDict[tuple[str, int], Queue] = OrderedDict()
 # Queues of this module's own by device, whose streams wait for events: a wait is behind no other event's.
 _own: dict[str, list[Queue]] = {}
@@ -40,7 +43,8 @@ def number_of(stream: Any) -> int:
         return stream
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        _, number = protocol() if callable(protocol) else protocol
+        pair: Any = protocol() if callable(protocol) else protocol
+        _, number = pair
         return int(number)
     for name in ("cuda_stream", "ptr", "handle"):
         number = getattr(stream, name, None)
@@ -103,7 +107,7 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
             # Perhaps another device's.
             refused = error
             continue
-        if isinstance(stream, int):
+        if isinstance(stream, int) and number not in _DEFAULT:
             return adopted
         with _lock:
             _adopted[device, number] = adopted

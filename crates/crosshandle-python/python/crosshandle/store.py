@@ -375,7 +375,7 @@ class Updater:
         `files` are of safetensors. Without `hashed`, nobody can `verify` the contents until a later update with it.
         `timeout` is for another process's update to end.
         """
-        items = tensors.items() if isinstance(tensors, Mapping) else tensors
+        items: Any = tensors.items() if isinstance(tensors, Mapping) else tensors
         pieces = ([_described(name, array, on_host=False)] for name, array in items)
         options = {"threads": threads, "progress": progress}
         return self._updater.update(pieces, _files(files), hashed=hashed, timeout=timeout, options=options)

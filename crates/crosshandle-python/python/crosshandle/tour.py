@@ -6,8 +6,10 @@ It needs nothing but this package. The source of each example is a few lines lon
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import inspect
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -263,8 +265,36 @@ def numpy() -> str:
     return f"a reversed view, shared without a copy: {opened.numpy().tolist()}"
 
 
+def _dpctl_reverses(pipe: Any, bundle: bytes) -> None:
+    memory = crosshandle.open(bundle).dpctl()
+    memory.copy_from_host(memory.copy_to_host()[::-1].copy())
+    pipe.send(repr(memory))
+
+
+def dpctl() -> str:
+    """dpctl's memory crosses as memory of SYCL's"""
+    if importlib.util.find_spec("dpctl") is None:
+        return "dpctl is not installed here; `array.dpctl()` and `.dpnp()` would make memory and arrays of SYCL's"
+    array = crosshandle.alloc_empty(5, "uint8")
+    memoryview(array)[:] = bytes(range(1, 6))
+    # The SYCL runtime of the other process takes memory that this adapter knows.
+    loading = {"UR_ADAPTERS_FORCE_LOAD": crosshandle.ur_adapter("host"), "CROSSHANDLE_UR_BACKEND": "opencl"}
+    kept = {name: os.environ.get(name) for name in loading}
+    os.environ.update(loading)
+    try:
+        other = _Other(_dpctl_reverses, bytes(crosshandle.share(array)))
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    with other:
+        return f"the other process had {other.receive()}, and reversed the bytes to {memoryview(array).tolist()}"
+
+
 EXAMPLES: list[Callable[[], str]] = [
-    devices, memory, checked, tree, events, deadline, death, outlives, read_only, awaited, queue, pages, lent, numpy,
+    devices, memory, checked, tree, events, deadline, death, outlives, read_only, awaited, queue, pages, lent, numpy, dpctl,
 ]  # fmt: skip
 
 

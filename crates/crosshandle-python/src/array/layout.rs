@@ -2,7 +2,7 @@
 
 use super::Dtype;
 use super::MAX_DIMENSIONS;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// The elements of an array in memory.
@@ -30,7 +30,11 @@ impl Layout {
             None => vec![len.saturating_sub(offset) / dtype.bytes()],
             Some(shape) => match shape.extract::<usize>() {
                 Ok(elements) => vec![elements],
-                Err(_) => shape.extract::<Vec<usize>>()?,
+                Err(_) => shape.extract::<Vec<usize>>().map_err(|_| {
+                    PyTypeError::new_err(format!(
+                        "a shape is a number of elements or a tuple of them, none negative: {shape}"
+                    ))
+                })?,
             },
         };
         let layout = Self::contiguous(dtype, shape, offset);

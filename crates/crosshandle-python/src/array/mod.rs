@@ -11,6 +11,7 @@ pub(crate) use layout::Layout;
 
 use crate::context::streams;
 use crate::event::Event;
+use crate::handle::MemoryHandle;
 use crate::memory::SharedMemory;
 use crosshandle::handle::BackendKind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
@@ -27,7 +28,7 @@ const PER_THREAD_STREAM: i64 = 2;
 ///
 /// Array libraries take it by the buffer protocol, `__array_interface__` (NumPy), DLPack (torch, JAX, CuPy,
 /// NumPy) and `__cuda_array_interface__` (CuPy, numba, torch); `numpy()`, `torch()`, `jax()` and
-/// `cupy()` are short for that. What they make keeps the memory open too.
+/// `cupy()` are short for that. `dpctl()` and `dpnp()` open the memory once more, as USM. What they make keeps the memory open too.
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Array {
     pub(crate) memory: Arc<SharedMemory>,
@@ -68,6 +69,15 @@ impl Array {
         }
     }
 
+    /// Returns whether the bytes are known to be there, so that nothing has to wait: as a rule the signal has
+    /// completed long before another process gets to the array.
+    fn is_ready(&self) -> bool {
+        match &self.ready {
+            Some((event, value)) => matches!(event.get().event.try_wait_value(*value), Ok(true)),
+            None => true,
+        }
+    }
+
     fn is_cuda(&self) -> bool {
         self.memory.context.device().info().backend == BackendKind::Cuda
     }
@@ -104,7 +114,7 @@ impl Array {
     /// Makes a stream that takes the array wait until the bytes are there, or the host where there are no streams.
     /// `stream` is as DLPack has it: `None` is the default stream, −1 asks for no wait.
     fn order_before(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let Some((event, value)) = &self.ready else {
+        let Some((event, value)) = self.ready.as_ref().filter(|_| !self.is_ready()) else {
             return Ok(());
         };
         let number: Option<i64> = match stream {
@@ -141,7 +151,7 @@ impl Array {
         let py = slf.py();
         let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
         let own = slf.get();
-        if own.ready.is_none() {
+        if own.is_ready() {
             // Without torch's questions for device and stream, which take longer than all the rest.
             return from_dlpack.call1((dlpack::unversioned(py, own)?,));
         }
@@ -149,6 +159,23 @@ impl Array {
             true => from_dlpack.call1((dlpack::NeverWritten(slf.clone().unbind()),)),
             false => from_dlpack.call1((slf,)),
         }
+    }
+
+    /// Calls a function of `crosshandle._usm` with where the array's bytes are.
+    fn usm<'py>(
+        slf: &Bound<'py, Self>,
+        function: &str,
+        queue: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let own = slf.get();
+        own.wait_ready(py)?;
+        let function = Self::import(py, "crosshandle._usm", function)?;
+        let handle = MemoryHandle(own.memory.handle(own.read_only)?);
+        // A layout that was checked has a reach.
+        let (before, after) = own.layout.reach().unwrap_or_default();
+        let first = own.layout.offset - before;
+        function.call1((slf, handle, first, before + after, queue))
     }
 
     fn import<'py>(py: Python<'py>, module: &str, what: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -291,6 +318,26 @@ impl Array {
         Self::import(slf.py(), "cupy", "from_dlpack")?.call1((slf,))
     }
 
+    /// Returns memory of dpctl, USM of a device, of the bytes from the lowest to the highest one of the array. It is in
+    /// the context of `queue`, or of the queue that dpctl uses for the array's device. The process has loaded this
+    /// package's Unified Runtime adapter: see `docs/python.md`.
+    #[pyo3(signature = (queue = None))]
+    fn dpctl<'py>(
+        slf: &Bound<'py, Self>,
+        queue: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::usm(slf, "memory_of", queue)
+    }
+
+    /// Returns a dpnp array of the same bytes, in USM as `dpctl` has it. Of read-only memory it is not writable.
+    #[pyo3(signature = (queue = None))]
+    fn dpnp<'py>(
+        slf: &Bound<'py, Self>,
+        queue: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::usm(slf, "dpnp_of", queue)
+    }
+
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if !self.is_on_host() {
@@ -311,7 +358,7 @@ impl Array {
         }
         let interface = self.interface(py, 3)?;
         // A stream that waits for the event, if there is one; who takes the array waits for that.
-        let stream = match &self.ready {
+        let stream = match self.ready.as_ref().filter(|_| !self.is_ready()) {
             Some((event, value)) => {
                 let arguments = (event.clone_ref(py), *value, self.device());
                 streams(py)?.call_method1("waiting", arguments)?

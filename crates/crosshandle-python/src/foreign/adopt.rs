@@ -134,6 +134,18 @@ pub(crate) fn adopt_all<'py>(
         .collect())
 }
 
+/// Makes an array with the layout of another library's, whose lowest byte is `offset` bytes inside the memory that
+/// `base` is in.
+#[pyfunction]
+pub(crate) fn laid_over(base: &Array, array: &Foreign, offset: usize) -> PyResult<Array> {
+    let layout = Layout {
+        offset: array.layout.offset.saturating_add(offset),
+        ..array.layout.clone()
+    };
+    let read_only = array.read_only || base.read_only;
+    Array::of(Arc::clone(&base.memory), layout, read_only)
+}
+
 impl Group {
     /// Returns the memory that the bytes between two addresses lie in.
     fn around(context: &crosshandle::Context, first: usize, end: usize) -> Result<Self> {

@@ -1,6 +1,7 @@
 //! Arrays by the buffer protocol.
 
 use super::description::{Foreign, Place};
+use super::interface::{is_swapped, swapped};
 use crate::array::Dtype;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -34,8 +35,11 @@ impl View {
             false => unsafe { CStr::from_ptr(self.0.format) }.to_string_lossy(),
         };
         let dtype = Dtype::from_format(&format, self.0.itemsize as usize);
-        dtype.ok_or_else(|| {
-            PyTypeError::new_err(format!("elements of format {format:?} cannot be shared"))
+        dtype.ok_or_else(|| match is_swapped(&format) {
+            true => swapped(&format),
+            false => {
+                PyTypeError::new_err(format!("elements of format {format:?} cannot be shared"))
+            }
         })
     }
 

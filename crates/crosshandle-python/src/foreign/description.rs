@@ -13,8 +13,8 @@ pub(crate) enum Place {
     Cuda(u32),
     /// A CUDA device, the library does not say which.
     SomeCuda,
-    /// A device of Level Zero, the library does not say which.
-    SomeLevelZero,
+    /// A device of SYCL's, the library does not say which.
+    SomeSycl,
 }
 
 impl Place {
@@ -26,7 +26,7 @@ impl Place {
             (2, Ok(number)) => Ok(Self::Cuda(number)),
             // Managed memory is refused with the driver's reason.
             (13, _) => Ok(Self::SomeCuda),
-            (14, _) => Ok(Self::SomeLevelZero),
+            (14, _) => Ok(Self::SomeSycl),
             _ => Err(PyTypeError::new_err(format!(
                 "arrays on devices of DLPack's type {kind} cannot be shared: bring it to the host first"
             ))),
@@ -93,14 +93,14 @@ impl Foreign {
 
 #[pymethods]
 impl Foreign {
-    /// The device's name; `cuda` or `level_zero` if the library does not say which one.
+    /// The device's name; `cuda` or `sycl` if the library does not say which one.
     #[getter]
     fn device(&self) -> String {
         match self.place {
             Place::Host => "host".into(),
             Place::Cuda(number) => format!("cuda:{number}"),
             Place::SomeCuda => "cuda".into(),
-            Place::SomeLevelZero => "level_zero".into(),
+            Place::SomeSycl => "sycl".into(),
         }
     }
 
@@ -136,6 +136,7 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     if let Some(array) = interface::sycl(value)? {
         return Ok(array);
     }
+    interface::check_unmasked(value)?;
     let refused = match buffer::describe(value)? {
         buffer::Found::Array(array) => return Ok(array),
         buffer::Found::Refused(refused) => Some(refused),

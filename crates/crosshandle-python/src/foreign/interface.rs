@@ -28,6 +28,22 @@ fn needed<'py>(interface: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py
         .ok_or_else(|| PyValueError::new_err(format!("the array's interface has no {name:?}")))
 }
 
+/// Returns whether a type's name has the byte order that this machine has not.
+pub(super) fn is_swapped(name: &str) -> bool {
+    name.starts_with(match cfg!(target_endian = "little") {
+        true => ['>', '!'],
+        false => ['<', '<'],
+    })
+}
+
+/// Refuses elements of a type with another byte order.
+pub(super) fn swapped(name: impl std::fmt::Display) -> PyErr {
+    PyTypeError::new_err(format!(
+        "elements of {name} have the byte order of other machines: share \
+         array.astype(array.dtype.newbyteorder(\"=\"))"
+    ))
+}
+
 /// Describes what a dictionary says. Strides are in bytes, or in elements if `in_elements`; `keep` is what
 /// the bytes live as long as.
 fn read(
@@ -37,10 +53,12 @@ fn read(
     keep: &Bound<'_, PyAny>,
 ) -> PyResult<Foreign> {
     if item(interface, "mask")?.is_some() {
-        return Err(PyTypeError::new_err("arrays with a mask cannot be shared"));
+        return Err(masked());
     }
-    let dtype = match Dtype::of(&needed(interface, "typestr")?) {
+    let typestr = needed(interface, "typestr")?;
+    let dtype = match Dtype::of(&typestr) {
         Ok(dtype) => dtype,
+        Err(_) if is_swapped(&typestr.str()?.to_string_lossy()) => return Err(swapped(&typestr)),
         // NumPy writes types that came by a package as bytes without a type.
         Err(error) => match keep
             .getattr("dtype")
@@ -102,11 +120,24 @@ pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     Ok(Some(array))
 }
 
-/// Describes an array in unified shared memory of SYCL; `None` if it has no such interface.
+/// Describes an array in unified shared memory of SYCL; `None` if it has no such interface. Its bytes are there
+/// afterwards.
 pub(super) fn sycl(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
-    let interface = dictionary(value, "__sycl_usm_array_interface__")?;
-    let described = interface.map(|found| read(&found, Place::SomeLevelZero, true, value));
-    described.transpose()
+    let Some(interface) = dictionary(value, "__sycl_usm_array_interface__")? else {
+        return Ok(None);
+    };
+    let mut array = read(&interface, Place::SomeSycl, true, value)?;
+    // dpctl's memory says that it is read-only, and is written all the same.
+    if module_of(value)?.is_some_and(|name| name.starts_with("dpctl.memory")) {
+        array.read_only = false;
+    }
+    // No event can follow a queue of SYCL's. It may be named otherwise, by a context or a device.
+    if let Some(queue) = item(&interface, "syclobj")?
+        && queue.hasattr("wait")?
+    {
+        queue.call_method0("wait")?;
+    }
+    Ok(Some(array))
 }
 
 /// Describes an array on the host; `None` if it has no such interface.
@@ -119,14 +150,29 @@ pub(super) fn host(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
 /// Returns whether an array's library relies on nobody writing it: JAX does. Such an array's bytes are there
 /// afterwards.
 pub(super) fn is_never_written(value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let module: Option<String> = match value.get_type().getattr_opt("__module__")? {
-        Some(module) => module.extract().ok(),
-        None => None,
-    };
+    let module = module_of(value)?;
     let is_jax = module.is_some_and(|name| name.starts_with("jax"));
     if is_jax {
         // There is no stream that an event could follow.
         value.call_method0("block_until_ready")?;
     }
     Ok(is_jax)
+}
+
+/// Refuses an array of NumPy's whose protocols leave its mask out.
+pub(super) fn check_unmasked(value: &Bound<'_, PyAny>) -> PyResult<()> {
+    match module_of(value)?.is_some_and(|name| name.starts_with("numpy.ma")) {
+        true => Err(masked()),
+        false => Ok(()),
+    }
+}
+
+fn masked() -> PyErr {
+    PyTypeError::new_err("an array with a mask cannot be shared: share its data and its mask")
+}
+
+/// Returns the name of the module that an object's class is in.
+fn module_of(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let module = value.get_type().getattr_opt("__module__")?;
+    Ok(module.and_then(|module| module.extract().ok()))
 }

@@ -21,7 +21,7 @@ mod interface;
 pub(crate) mod owners;
 mod torch;
 
-pub(crate) use adopt::{Wholes, adopt_all};
+pub(crate) use adopt::{Wholes, adopt_all, laid_over};
 pub(crate) use bytes::Bytes;
 pub(crate) use copy::copied;
 pub(crate) use description::{Foreign, describe};

@@ -35,8 +35,9 @@ impl RecordedWork {
                  between two runs"
                     .into(),
             )),
+            // A graph records another one's nodes, so this is an update.
             Work::Graph(_) => Err(Error::Unsupported(
-                "a graph cannot be recorded in a graph; record its commands, or run both in order".into(),
+                "a graph cannot take the place of a node".into(),
             )),
         }
     }
@@ -54,6 +55,8 @@ pub(crate) struct GraphNode {
     pub(crate) after: Arc<[u32]>,
     /// The host can access all memory that the work names.
     pub(crate) is_on_host: bool,
+    /// The node stands for the end of a whole graph, and is never updated.
+    pub(crate) ends_graph: bool,
     /// What [`Graphs::prepare`] has made of the work.
     pub(crate) prepared: PreparedNode,
 }

@@ -118,7 +118,7 @@ pub(crate) use wait_list::{WaitList, WaitPoint};
 
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
-use crate::ipc::{DriverEvents, Import, Shared};
+use crate::ipc::{BackendBlob, DriverEvents, Import, Shared};
 use crate::types::{
     Access, Address, DeviceInfo, KernelArguments, KernelLimits, KernelProperties, MemoryKind,
     NativeRuntime, Ownership, ProgramImage, ProgramOptions, QueueOrder, SharedBytes,
@@ -211,6 +211,12 @@ pub(crate) trait BackendContext: Send + Sync {
 
     /// Maps memory of another process, at an address that is a multiple of 2 MiB if it is that large.
     fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>>;
+
+    /// Maps memory of another process by the driver's handle to it, where the driver has no descriptors. `len` is the
+    /// exporter's word.
+    fn import_handle(&self, _handle: &BackendBlob, _len: usize) -> Result<Arc<dyn Segment>> {
+        Err(Error::Protocol("its memory has no descriptor"))
+    }
 
     /// Makes new physical memory, not mapped anywhere, with contents as a segment has them.
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>>;

@@ -30,9 +30,10 @@ mod record;
 mod records;
 mod tuning;
 
-pub(crate) use attachment::{Attachment, ContextId, First, Origin};
+pub(crate) use attachment::{Attachment, ContextId, Delivery, First, Origin};
+pub(crate) use broker::protocol::BackendBlob;
 pub(crate) use broker::protocol::PiecePart;
-pub(crate) use broker::{Deadline, FetchedPieces};
+pub(crate) use broker::{Deadline, FetchedHandle, FetchedPieces};
 pub(crate) use chunks::MAX_NAME_BYTES;
 pub(crate) use describe::Label;
 pub(crate) use event::{

@@ -86,12 +86,6 @@ pub(crate) fn create_constant(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno
     Ok(file)
 }
 
-/// Reads the first bytes of a peer's file, as far as there is room for them, and returns their
-/// number.
-pub(crate) fn read_start(file: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
-    io::pread(file, into, 0)
-}
-
 /// Returns whether a peer's file is memory: of memfd_create(2) or in a tmpfs. Only those know seals,
 /// and the kernel tells so itself: no other program is asked, as that of a FUSE file system is by
 /// fstat(2).

@@ -29,6 +29,16 @@ fn run_with_kernels(client: &str, setting: Setting) {
     program.run();
 }
 
+/// Runs a client with kernels that SYCL takes on OpenCL's backend alone.
+fn run_as_opencl(client: &str, setting: Setting) {
+    let runtime = Runtime::find();
+    let mut program = Program::new(&runtime.client(client), &runtime);
+    program.set(setting);
+    program.variable("KERNELS_PTX", runtime::KERNELS);
+    program.variable("CROSSHANDLE_UR_BACKEND", "opencl");
+    program.run();
+}
+
 /// Runs a Python program, which expects to find the device in dpctl's lists if it is `listed`.
 fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     let runtime = Runtime::find();
@@ -83,11 +93,13 @@ under_each_setting! {
     events: |setting| run("events", setting);
     kernels: |setting| run_with_kernels("kernels", setting);
     command_buffers: |setting| run_with_kernels("command_buffers", setting);
+    graphs: |setting| run_with_kernels("graphs", setting);
     physical_memory: |setting| run("physical_memory", setting);
     memory_handles: |setting| run("memory_handles", setting);
     native: |setting| run("native", setting);
     hostile_handles: |setting| run("hostile_handles", setting);
     sycl_commands: |setting| run("sycl_commands", setting);
+    sycl_graph_kernels: |setting| run_as_opencl("sycl_graph_kernels", setting);
     sycl_graphs: |setting| run("sycl_graphs", setting);
     sycl_sharing: |setting| run("sycl_sharing", setting);
     dpctl: |setting| run_python("arrays.py", setting, None);

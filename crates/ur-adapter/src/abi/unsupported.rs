@@ -1,9 +1,7 @@
 //! The tables of what this adapter does not do, and the reasons that callers are told.
 
 use super::stub::{Reason, Stub};
-use unified_runtime_sys::{
-    ur_bindless_images_exp_dditable_t, ur_graph_exp_dditable_t, ur_memory_export_exp_dditable_t,
-};
+use unified_runtime_sys::{ur_bindless_images_exp_dditable_t, ur_memory_export_exp_dditable_t};
 
 /// Why memory is not exported as file descriptors.
 struct Exports;
@@ -11,13 +9,6 @@ struct Exports;
 impl Reason for Exports {
     const TEXT: &str =
         "this adapter exports memory through the functions for inter-process communication only";
-}
-
-/// Why there are no graphs.
-pub(crate) struct Graphs;
-
-impl Reason for Graphs {
-    const TEXT: &str = "this adapter has no graphs";
 }
 
 /// Why kernels have no pipes.
@@ -76,20 +67,6 @@ pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
         pfnWaitExternalSemaphoreExp: Stub::<Images>::STUB,
         pfnSignalExternalSemaphoreExp: Stub::<Images>::STUB,
     };
-
-/// The table of graphs.
-pub(crate) const GRAPH_EXP: ur_graph_exp_dditable_t = ur_graph_exp_dditable_t {
-    pfnCreateExp: Stub::<Graphs>::STUB,
-    pfnInstantiateGraphExp: Stub::<Graphs>::STUB,
-    pfnDestroyExp: Stub::<Graphs>::STUB,
-    pfnExecutableGraphDestroyExp: Stub::<Graphs>::STUB,
-    pfnIsEmptyExp: Stub::<Graphs>::STUB,
-    pfnGetIdExp: Stub::<Graphs>::STUB,
-    pfnSetDestructionCallbackExp: Stub::<Graphs>::STUB,
-    pfnDumpContentsExp: Stub::<Graphs>::STUB,
-    pfnGetNativeHandleExp: Stub::<Graphs>::STUB,
-    pfnExecutableGraphGetNativeHandleExp: Stub::<Graphs>::STUB,
-};
 
 /// The table of exports of memory.
 pub(crate) const MEMORY_EXPORT_EXP: ur_memory_export_exp_dditable_t =

@@ -22,9 +22,13 @@ use crate::discovery::{Device, platform};
 use allocations::Allocations;
 use handle_buffers::HandleBuffers;
 use ranges::Ranges;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::Arc;
-use unified_runtime_sys::{ur_context_handle_t_, ur_native_handle_t, ur_result_t};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use unified_runtime_sys::{
+    ur_context_handle_t_, ur_device_handle_t, ur_native_handle_t, ur_result_t,
+};
 
 /// A context. Several UR contexts share one [`ContextState`] if they were made from one native
 /// handle.
@@ -35,6 +39,8 @@ pub(crate) struct Context {
 
 /// The devices and contents of a context.
 pub(crate) struct ContextState {
+    /// A number that no other state of this process has or had.
+    pub(crate) number: u64,
     /// The devices, each with the library's context on it.
     devices: Vec<(Ref<Device>, crosshandle::Context)>,
     /// USM allocations, and memory opened from handles.
@@ -57,6 +63,53 @@ unsafe impl Send for Deleter {}
 
 static NATIVE: NativeHandles<ContextState> = NativeHandles::new();
 
+/// The states that are alive, by their numbers, for callers that know pointers and no contexts.
+static STATES: Lock<BTreeMap<u64, Weak<ContextState>>> = Lock::new(BTreeMap::new());
+
+impl ContextState {
+    fn new(devices: Vec<(Ref<Device>, crosshandle::Context)>) -> Arc<Self> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let state = Arc::new(Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            devices,
+            usm: Allocations::default(),
+            ranges: Ranges::default(),
+            handles: HandleBuffers::default(),
+        });
+        let weak = Arc::downgrade(&state);
+        STATES.lock().insert(state.number, weak);
+        state
+    }
+
+    /// Returns the states that are alive, the oldest first.
+    pub(crate) fn all() -> Vec<Arc<Self>> {
+        // The last `Arc` of a state must not end beneath the lock, which its drop takes.
+        STATES.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the state with a number, if it is alive.
+    pub(crate) fn find(number: u64) -> Option<Arc<Self>> {
+        STATES.lock().get(&number).and_then(Weak::upgrade)
+    }
+
+    /// Returns one of the devices, and the library's context on it; the first one for a handle that is none of its
+    /// devices'.
+    pub(crate) fn on_or_first(
+        &self,
+        handle: ur_device_handle_t,
+    ) -> (&Ref<Device>, &crosshandle::Context) {
+        let is_it = |(device, _): &&(Ref<Device>, _)| device.handle() == handle;
+        let (device, context) = self.devices.iter().find(is_it).unwrap_or(&self.devices[0]);
+        (device, context)
+    }
+}
+
+impl Drop for ContextState {
+    fn drop(&mut self) {
+        STATES.lock().remove(&self.number);
+    }
+}
+
 impl Object for Context {
     type Opaque = ur_context_handle_t_;
 }
@@ -71,12 +124,7 @@ impl Context {
     }
 
     fn on_devices(devices: Vec<(Ref<Device>, crosshandle::Context)>) -> Self {
-        Self::with_state(Arc::new(ContextState {
-            devices,
-            usm: Allocations::default(),
-            ranges: Ranges::default(),
-            handles: HandleBuffers::default(),
-        }))
+        Self::with_state(ContextState::new(devices))
     }
 
     fn with_state(state: Arc<ContextState>) -> Self {

@@ -28,6 +28,8 @@ fn enqueue(
     len: usize,
     properties: Option<&ur_exp_async_usm_alloc_properties_t>,
 ) -> Result<*mut c_void> {
+    let submission = submission
+        .not_captured("allocations cannot be recorded: each run would need memory of its own")?;
     let flags = properties.map_or(0, |properties| properties.flags);
     if flags & UR_EXP_ASYNC_USM_ALLOC_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -55,7 +57,7 @@ entry_points! {
         memory: Out<*mut c_void>,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_DEVICE_ALLOC_EXP;
         memory.put(enqueue(submission, command, MemoryKind::Device, pool, size, properties)?)
     }
@@ -69,7 +71,7 @@ entry_points! {
         memory: Out<*mut c_void>,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_SHARED_ALLOC_EXP;
         memory.put(enqueue(submission, command, MemoryKind::Shared, pool, size, properties)?)
     }
@@ -83,7 +85,7 @@ entry_points! {
         memory: Out<*mut c_void>,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_HOST_ALLOC_EXP;
         memory.put(enqueue(submission, command, MemoryKind::Host, pool, size, properties)?)
     }
@@ -97,7 +99,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         not_null(memory)?;
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let state = Arc::clone(queue.context().state());
         state.usm.check_allocated(memory)?;
         let address = memory.addr();

@@ -32,7 +32,7 @@ entry_points! {
         // SAFETY: the caller has the function called once by a thread of the queue, as UR does.
         let function = unsafe { HostFunction::new(function, data) };
         let command = Command::call(move || function.run());
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         submission.submit(ur_command_t::UR_COMMAND_HOST_TASK_EXP, command, false)
     }
 
@@ -52,22 +52,22 @@ entry_points! {
         if flags & UR_EXP_ENQUEUE_NATIVE_COMMAND_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
-        let submission = Submission::new(queue, waits, event);
+        let mut submission = Submission::new(queue, waits, event)?
+            .not_captured("native commands cannot be recorded: what they submit is not known")?
+            .before_later();
         let inner = queue.inner();
-        let mut before = Command::marker().before_later();
         if inner.native().is_some() {
             // The function sees the driver's queue, in which barriers must have their place.
-            before = before.after_earlier();
+            submission = submission.after_earlier();
         }
-        inner.submit(submission.after_waits(before)?)?;
+        inner.submit(submission.ordered(Command::marker())?)?;
         // SAFETY: the caller vouches for the function and its data.
         unsafe { function(queue.handle(), data) };
         if !submission.wants_event() {
             return Ok(());
         }
         let kind = ur_command_t::UR_COMMAND_ENQUEUE_NATIVE_EXP;
-        let after = Command::marker().after_earlier();
-        submission.without_waits().submit(kind, after, false)
+        submission.end_of_earlier().submit(kind, Command::marker(), false)
     }
 
     pub(super) fn timestamp(
@@ -79,7 +79,9 @@ entry_points! {
         if event.is_none() {
             return Err(Failure::NULL_POINTER);
         }
-        let submission = Submission::new(queue, waits, event).with_timestamps();
+        let submission = Submission::new(queue, waits, event)?
+            .not_captured("timestamps cannot be recorded: the event of a node has none")?
+            .with_timestamps();
         let kind = ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP;
         submission.submit(kind, Command::marker(), is_blocking != 0)
     }

@@ -124,13 +124,13 @@ entry_points! {
     ) {
         // SAFETY: the caller passes as many numbers as there are dimensions, or null.
         let sizes = unsafe { Sizes::read(dimensions, offset, global, local) }?;
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller passes a chain of properties, arguments as their types say, and vouches for
         // what the kernel does with these.
         let command = unsafe {
             let properties = Properties::read(properties)?;
-            let arguments = read_arguments(queue, arguments)?;
-            launch_command(queue, kernel, &sizes, &properties, &arguments)?
+            let arguments = read_arguments(&submission, arguments)?;
+            launch_command(&submission, kernel, &sizes, &properties, &arguments)?
         };
         submission.submit(ur_command_t::UR_COMMAND_KERNEL_LAUNCH, command, false)
     }

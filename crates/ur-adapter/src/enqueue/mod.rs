@@ -4,6 +4,7 @@
 mod allocation;
 pub(crate) mod buffer;
 pub(crate) mod command_buffer;
+pub(crate) mod graph;
 mod host;
 pub(crate) mod kernel;
 mod order;
@@ -15,7 +16,8 @@ mod variable;
 pub(crate) use submission::{Submission, WaitList};
 
 use crate::abi::stub::Stub;
-use crate::abi::unsupported::{Graphs, HostPipes, Images};
+use crate::abi::unsupported::{HostPipes, Images};
+use graph::executable;
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
 /// The table of commands.
@@ -58,5 +60,5 @@ pub(crate) const EXP_TABLE: ur_enqueue_exp_dditable_t = ur_enqueue_exp_dditable_
     pfnCommandBufferExp: Some(command_buffer::enqueue),
     pfnHostTaskExp: Some(host::task),
     pfnNativeCommandExp: Some(host::native_command),
-    pfnGraphExp: Stub::<Graphs>::STUB,
+    pfnGraphExp: Some(executable::enqueue),
 };

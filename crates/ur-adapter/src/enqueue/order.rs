@@ -3,8 +3,7 @@
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeIn, MaybeOut, entry_points};
 use crate::abi::failure::Failure;
-use crate::abi::object::{Handle, HandleList};
-use crate::event::Event;
+use crate::abi::object::Handle;
 use crate::event::reusable::SignalledAgain;
 use crate::queue::Queue;
 use crosshandle::Command;
@@ -15,25 +14,14 @@ use unified_runtime_sys::{
 
 const BARRIER: ur_command_t = ur_command_t::UR_COMMAND_EVENTS_WAIT_WITH_BARRIER;
 
-/// Returns a command that waits for the events of a list or, if that is empty, for all that was
-/// submitted before.
-fn after_list_or_all(waits: &HandleList<'_, Event>) -> Command {
-    if waits.is_empty() {
-        Command::marker().after_earlier()
-    } else {
-        Command::marker()
-    }
-}
-
 entry_points! {
     pub(super) fn events_wait(
         queue: Handle<Queue>,
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let command = after_list_or_all(&waits);
-        let submission = Submission::new(queue, waits, event);
-        submission.submit(ur_command_t::UR_COMMAND_EVENTS_WAIT, command, false)
+        let submission = Submission::new(queue, waits, event)?.after_list_or_all();
+        submission.submit(ur_command_t::UR_COMMAND_EVENTS_WAIT, Command::marker(), false)
     }
 
     pub(super) fn events_wait_with_barrier(
@@ -41,8 +29,8 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let command = after_list_or_all(&waits).before_later();
-        Submission::new(queue, waits, event).submit(BARRIER, command, false)
+        let submission = Submission::new(queue, waits, event)?.after_list_or_all();
+        submission.before_later().submit(BARRIER, Command::marker(), false)
     }
 
     pub(super) fn events_wait_with_barrier_ext(
@@ -56,12 +44,14 @@ entry_points! {
             return Err(Failure::ENUMERATION);
         }
         let (place, again) = event;
+        let submission = Submission::new(queue, waits, place)?;
         if let Some(event) = again {
-            return Submission::new(queue, waits, place).signal(event);
+            return submission.signal(event);
         }
-        let command = after_list_or_all(&waits).before_later();
-        Submission::new(queue, waits, place)
+        submission
+            .after_list_or_all()
+            .before_later()
             .low_power(flags & UR_EXP_ENQUEUE_EXT_FLAG_LOW_POWER_EVENTS_SUPPORT != 0)
-            .submit(BARRIER, command, false)
+            .submit(BARRIER, Command::marker(), false)
     }
 }

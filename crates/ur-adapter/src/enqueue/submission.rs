@@ -2,10 +2,16 @@
 
 use crate::abi::boundary::{Argument2, Call, OutPointer};
 use crate::abi::failure::{Failure, Result};
-use crate::abi::object::{HandleList, Handles, Shared};
+use crate::abi::object::{HandleList, Handles, Ref, Shared};
+use crate::context::Context;
+use crate::discovery::Device;
+use crate::enqueue::graph::capture::{Capture, Order};
 use crate::event::{Event, Origin};
+use crate::memory::buffer::BufferUse;
 use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crosshandle::{Command, EventOptions};
+use std::sync::Arc;
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
 /// An argument of an entry point: the events that a command waits for. It is
@@ -35,25 +41,77 @@ pub(crate) struct Submission<'a> {
     queue: &'a Shared<Queue>,
     waits: HandleList<'a, Event>,
     event: Option<OutPointer<'a, ur_event_handle_t>>,
+    /// The capture in which the command is recorded; otherwise the queue runs it.
+    capture: Option<Arc<Capture>>,
+    order: Order,
     is_profiling: bool,
     is_low_power: bool,
 }
 
 impl<'a> Submission<'a> {
     /// Begins a call.
+    ///
+    /// # Errors
+    /// As [`Capture::of_command`].
     #[inline]
     pub(crate) fn new(
         queue: &'a Shared<Queue>,
         waits: HandleList<'a, Event>,
         event: Option<OutPointer<'a, ur_event_handle_t>>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self> {
+        let mut capture = queue.capture_slot().capture();
+        if capture.is_some() || waits.iter().any(|event| event.node().is_some()) {
+            let nodes = waits.iter().filter_map(|event| event.node());
+            capture = Capture::of_command(queue, capture, nodes)?;
+        }
+        Ok(Self {
             queue,
             waits,
             event,
+            capture,
+            order: Order::default(),
             is_profiling: queue.is_profiling(),
             is_low_power: queue.is_low_power(),
+        })
+    }
+
+    /// Returns the capture in which the command is recorded, if it is not run.
+    pub(crate) fn capture(&self) -> Option<&Arc<Capture>> {
+        self.capture.as_ref()
+    }
+
+    /// Refuses to be recorded, before anything is done that only a queue does.
+    ///
+    /// # Errors
+    /// `GRAPH_CAPTURE_UNSUPPORTED`, which invalidates the capture.
+    pub(crate) fn not_captured(self, why: &'static str) -> Result<Self> {
+        match &self.capture {
+            Some(capture) => Err(capture.refuse(why)),
+            None => Ok(self),
         }
+    }
+
+    /// Lets the command come after all that was submitted before.
+    #[inline]
+    pub(super) fn after_earlier(mut self) -> Self {
+        self.order.after_earlier = true;
+        self
+    }
+
+    /// Lets the command come after all that was submitted before unless there are events to wait for.
+    #[inline]
+    pub(super) fn after_list_or_all(self) -> Self {
+        match self.waits.is_empty() {
+            true => self.after_earlier(),
+            false => self,
+        }
+    }
+
+    /// Lets all that is submitted later come after the command.
+    #[inline]
+    pub(super) fn before_later(mut self) -> Self {
+        self.order.before_later = true;
+        self
     }
 
     /// Lets the event take timestamps, whatever the queue says.
@@ -69,10 +127,15 @@ impl<'a> Submission<'a> {
         self
     }
 
-    /// Forgets the events to wait for.
-    pub(super) fn without_waits(self) -> Self {
-        let waits = HandleList::empty();
-        Self { waits, ..self }
+    /// Lets the command come after all that was submitted before, instead of events, and before nothing.
+    pub(super) fn end_of_earlier(self) -> Self {
+        let (waits, order) = (HandleList::empty(), Order::default());
+        let this = Self {
+            waits,
+            order,
+            ..self
+        };
+        this.after_earlier()
     }
 
     /// Returns the queue.
@@ -85,21 +148,47 @@ impl<'a> Submission<'a> {
         self.event.is_some()
     }
 
-    /// Returns the command, after the events to wait for.
+    /// Returns the command in its order, after the events to wait for.
     ///
     /// # Errors
     /// `IN_EVENT_LIST_EXEC_STATUS` if one of them has failed already.
     #[inline]
-    pub(crate) fn after_waits(&self, command: Command) -> Result<Command> {
+    pub(super) fn ordered(&self, mut command: Command) -> Result<Command> {
+        if self.order.after_earlier {
+            command = command.after_earlier();
+        }
+        if self.order.before_later {
+            command = command.before_later();
+        }
         self.waits.iter().try_fold(command, |command, event| {
             // An event that is complete need not be waited for.
-            let is_done = event.inner().try_wait()?;
+            let event = event.inner()?;
+            let is_done = event.try_wait()?;
             Ok(if is_done {
                 command
             } else {
-                command.after(event.inner())
+                command.after(event)
             })
         })
+    }
+
+    /// Records commands in the capture, one after the other, the first after the events to wait for, and gives
+    /// the caller an event that stands for the last one's node.
+    #[cold]
+    fn record(
+        &self,
+        capture: &Arc<Capture>,
+        kind: ur_command_t,
+        commands: Vec<Command>,
+    ) -> Result<()> {
+        let outside = self.waits.iter().filter_map(|event| event.inner().ok());
+        capture.wait_for(outside.map(|event| (event.clone(), event.submitted())))?;
+        let inside = self.waits.iter().filter_map(|event| event.node().cloned());
+        let node = capture.record(self.queue, kind, commands, inside, self.order)?;
+        let Some(place) = &self.event else {
+            return Ok(());
+        };
+        place.put(Event::hand_out_captured(self.queue.to_ref(), kind, node))
     }
 
     /// Submits the command as [`submit`](Self::submit) does, and returns its event, which it has whether the
@@ -110,7 +199,7 @@ impl<'a> Submission<'a> {
         command: Command,
         kept: &mut Option<crosshandle::Event>,
     ) -> Result<()> {
-        let command = self.after_waits(command)?;
+        let command = self.ordered(command)?;
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
         // Even if the caller gets none: the command runs.
@@ -132,13 +221,25 @@ impl<'a> Submission<'a> {
 
     /// Submits the command after the events to wait for, and gives the caller its event. A blocking
     /// call returns when the command is done.
+    ///
+    /// # Errors
+    /// As the queue's; in a capture `GRAPH_CAPTURE_UNSUPPORTED` for a blocking call, and as
+    /// [`Capture::record`].
     pub(crate) fn submit(
         self,
         kind: ur_command_t,
         command: Command,
         is_blocking: bool,
     ) -> Result<()> {
-        let command = self.after_waits(command)?;
+        if let Some(capture) = &self.capture {
+            return match is_blocking {
+                true => Err(capture.refuse(
+                    "a queue that captures has nothing to wait for: submit without waiting",
+                )),
+                false => self.record(capture, kind, vec![command]),
+            };
+        }
+        let command = self.ordered(command)?;
         if !self.wants_event() && !is_blocking {
             return Ok(self.queue.inner().submit(command)?);
         }
@@ -152,6 +253,9 @@ impl<'a> Submission<'a> {
 
     /// Submits commands, one after the other whatever order the queue keeps, as if they were one.
     pub(super) fn submit_all(self, kind: ur_command_t, mut commands: Vec<Command>) -> Result<()> {
+        if let Some(capture) = &self.capture {
+            return self.record(capture, kind, commands);
+        }
         let Some(last) = commands.pop() else {
             return Ok(());
         };
@@ -160,7 +264,7 @@ impl<'a> Submission<'a> {
         }
         let step = self.create_event()?;
         for command in commands {
-            let command = self.after_waits(command)?.after(&step).signal(&step);
+            let command = self.ordered(command)?.after(&step).signal(&step);
             self.queue.inner().submit(command)?;
         }
         self.submit(kind, last.after(&step), false)
@@ -178,14 +282,44 @@ impl<'a> Submission<'a> {
 
     /// Submits a barrier after the events to wait for, and lets it signal an event that the caller has
     /// already.
+    ///
+    /// # Errors
+    /// As the queue's; `GRAPH_CAPTURE_UNSUPPORTED` in a capture.
     #[inline]
     pub(super) fn signal(self, event: &Event) -> Result<()> {
+        if let Some(capture) = &self.capture {
+            return Err(capture.refuse(
+                "no node signals an event: signal it behind the graph's runs, with a barrier",
+            ));
+        }
+        let inner = event.inner()?;
         event.prepare_signal(self.queue);
         let queue = self.queue.inner();
         if self.waits.is_empty() {
-            return Ok(queue.signal(event.inner())?);
+            return Ok(queue.signal(inner)?);
         }
-        let command = self.after_waits(Command::marker().before_later())?;
-        Ok(queue.submit(command.signal(event.inner()))?)
+        let command = self.ordered(Command::marker().before_later())?;
+        Ok(queue.submit(command.signal(inner))?)
+    }
+}
+
+impl Destination for Submission<'_> {
+    fn context(&self) -> &Ref<Context> {
+        self.queue.context()
+    }
+
+    fn device(&self) -> &Ref<Device> {
+        self.queue.device()
+    }
+
+    fn is_recording(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    fn note(&self, buffer: BufferUse<'_>) {
+        match &self.capture {
+            Some(capture) => capture.note(&buffer),
+            None => buffer.by(self.queue),
+        }
     }
 }

@@ -125,9 +125,9 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller vouches for the memory until the command is done.
-        let command = unsafe { copy_command(queue, to, from, size) }?;
-        let submission = Submission::new(queue, waits, event);
+        let command = unsafe { copy_command(&submission, to, from, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_USM_MEMCPY, command, is_blocking != 0)
     }
 
@@ -140,10 +140,10 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller vouches for the memory until the command is done, and passes a pattern of this
         // size.
-        let command = unsafe { fill_command(queue, start, pattern, pattern_size, size) }?;
-        let submission = Submission::new(queue, waits, event);
+        let command = unsafe { fill_command(&submission, start, pattern, pattern_size, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_USM_FILL, command, false)
     }
 
@@ -155,8 +155,9 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let command = hint_command(queue, start, size, flags & UR_USM_MIGRATION_FLAGS_MASK)?;
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
+        let unknown = flags & UR_USM_MIGRATION_FLAGS_MASK;
+        let command = hint_command(&submission, start, size, unknown)?;
         submission.submit(ur_command_t::UR_COMMAND_USM_PREFETCH, command, false)
     }
 
@@ -167,8 +168,8 @@ entry_points! {
         advice: ur_usm_advice_flags_t,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let command = hint_command(queue, start, size, advice & UR_USM_ADVICE_FLAGS_MASK)?;
-        let submission = Submission::new(queue, HandleList::empty(), event);
+        let submission = Submission::new(queue, HandleList::empty(), event)?;
+        let command = hint_command(&submission, start, size, advice & UR_USM_ADVICE_FLAGS_MASK)?;
         submission.submit(ur_command_t::UR_COMMAND_USM_ADVISE, command, false)
     }
 }

@@ -42,7 +42,7 @@ unsafe fn rows(
     let usm = &submission.queue().context().state().usm;
     usm.check_pitch(start, pitch, height)?;
     // SAFETY: as promised to this function.
-    unsafe { range(submission.queue(), start, len, access) }
+    unsafe { range(submission, start, len, access) }
 }
 
 entry_points! {
@@ -63,7 +63,7 @@ entry_points! {
         if height == 0 {
             return Err(Failure::SIZE);
         }
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller vouches for the memory until the command is done.
         let (to, from) = unsafe {
             (
@@ -95,7 +95,7 @@ entry_points! {
         if !area.is_multiple_of(pattern_size) {
             return Err(Failure::SIZE);
         }
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller vouches for the memory until the command is done.
         let to = unsafe { rows(&submission, start, (pitch, width, height), Access::ReadWrite) }?;
         // SAFETY: the caller passes a pattern of this size.

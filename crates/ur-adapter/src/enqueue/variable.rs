@@ -44,10 +44,10 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         not_null(from)?;
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let to = part(&submission, program, &name.to_string_lossy(), offset, len)?;
         // SAFETY: the caller vouches for the memory until the command is done.
-        let from = unsafe { range(queue, from, len, Access::ReadOnly) }?;
+        let from = unsafe { range(&submission, from, len, Access::ReadOnly) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_WRITE;
         submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
     }
@@ -64,10 +64,10 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         not_null(to)?;
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?;
         let from = part(&submission, program, &name.to_string_lossy(), offset, len)?;
         // SAFETY: the caller vouches for the memory until the command is done.
-        let to = unsafe { range(queue, to, len, Access::ReadWrite) }?;
+        let to = unsafe { range(&submission, to, len, Access::ReadWrite) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_READ;
         submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
     }

@@ -52,7 +52,7 @@ entry_points! {
         }
         let callback = Callback {
             event: event.to_ref(),
-            signal: event.inner().submitted(),
+            signal: event.inner()?.submitted(),
             status,
             function,
             user_data,
@@ -68,7 +68,8 @@ impl Callback {
     /// `OUT_OF_RESOURCES` if the system starts no thread that could await the event. The function is
     /// not called then.
     fn set(self) -> Result<()> {
-        let event = self.event.inner().clone();
+        let event = self.event.inner()?.clone();
+        let inner = event.clone();
         let awaited = match self.is_early() {
             // This number is complete from the start: the function is called soon.
             true => 0,
@@ -78,7 +79,7 @@ impl Callback {
             let signal = self.signal;
             let result = match awaited == signal {
                 true => result,
-                false => self.event.inner().try_wait_value(signal).map(drop),
+                false => inner.try_wait_value(signal).map(drop),
             };
             self.call(result);
         };

@@ -50,7 +50,7 @@ impl Event {
     /// Returns the queue of the event's command; null for events without one.
     fn queue(&self) -> ur_queue_handle_t {
         match self.origin() {
-            Origin::Command { queue, .. } => queue.handle(),
+            Origin::Command { queue, .. } | Origin::Captured { queue, .. } => queue.handle(),
             Origin::Reusable(_) | Origin::Opened | Origin::Native => ptr::null_mut(),
         }
     }
@@ -58,7 +58,7 @@ impl Event {
     /// Returns the kind of command that signals the event.
     fn command(&self) -> ur_command_t {
         match self.origin() {
-            Origin::Command { command, .. } => *command,
+            Origin::Command { command, .. } | Origin::Captured { command, .. } => *command,
             Origin::Reusable(_) | Origin::Opened => {
                 ur_command_t::UR_COMMAND_EVENTS_WAIT_WITH_BARRIER
             }
@@ -69,7 +69,11 @@ impl Event {
     /// Returns the status of the latest command. Whether it runs already is known for profiled events
     /// alone.
     fn status(&self) -> ur_event_status_t {
-        match self.inner().try_wait() {
+        let Ok(inner) = self.inner() else {
+            // A node is never submitted: the graph's runs are.
+            return ur_event_status_t::UR_EVENT_STATUS_QUEUED;
+        };
+        match inner.try_wait() {
             Ok(true) => ur_event_status_t::UR_EVENT_STATUS_COMPLETE,
             Ok(false) if self.has_started() => ur_event_status_t::UR_EVENT_STATUS_RUNNING,
             Ok(false) => ur_event_status_t::UR_EVENT_STATUS_SUBMITTED,
@@ -79,9 +83,8 @@ impl Event {
 
     /// Returns whether the latest command is known to have started.
     pub(super) fn has_started(&self) -> bool {
-        self.inner()
-            .profile()
-            .is_ok_and(|profile| started(&profile).is_some())
+        let profile = self.inner().ok().and_then(|inner| inner.profile().ok());
+        profile.is_some_and(|profile| started(&profile).is_some())
     }
 
     /// Returns when the latest command reached a stage.
@@ -93,7 +96,7 @@ impl Event {
             let result = ur_result_t::UR_RESULT_ERROR_PROFILING_INFO_NOT_AVAILABLE;
             Failure::new(result, message)
         };
-        let profile = self.inner().profile().map_err(|_| {
+        let profile = self.inner()?.profile().map_err(|_| {
             none("this event takes no timestamps: neither it nor its queue profiles")
         })?;
         let time = match name {

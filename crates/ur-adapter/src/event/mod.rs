@@ -13,6 +13,7 @@ use crate::abi::boundary::entry_points;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handles, Object, Ref, Shared, release, retain};
 use crate::context::Context;
+use crate::enqueue::graph::capture::{CapturedNode, internal_event};
 use crate::queue::Queue;
 use unified_runtime_sys::{
     ur_command_t, ur_event_dditable_t, ur_event_exp_dditable_t, ur_event_handle_t,
@@ -22,7 +23,8 @@ use unified_runtime_sys::{
 /// An event.
 pub(crate) struct Event {
     context: Ref<Context>,
-    inner: crosshandle::Event,
+    /// There is none for a node of a capture.
+    inner: Option<crosshandle::Event>,
     origin: Origin,
     registration: reusable::Registration,
     natives: native::Natives,
@@ -35,6 +37,12 @@ pub(crate) enum Origin {
     Command {
         queue: Ref<Queue>,
         command: ur_command_t,
+    },
+    /// A command that was captured: the event stands for its node, and nothing ever signals it.
+    Captured {
+        queue: Ref<Queue>,
+        command: ur_command_t,
+        node: CapturedNode,
     },
     /// `urEventCreateExp`: commands signal it again and again.
     Reusable(Kind),
@@ -67,17 +75,40 @@ impl Event {
         inner: crosshandle::Event,
         origin: Origin,
     ) -> ur_event_handle_t {
-        let event = Shared::new(Self {
+        let event = Self::create(context, Some(inner), origin);
+        if matches!(event.origin, Origin::Reusable(_) | Origin::Opened) {
+            reusable::register(&event);
+        }
+        Shared::hand_out(event)
+    }
+
+    /// Returns a handle for an event that stands for a node of a capture.
+    pub(crate) fn hand_out_captured(
+        queue: Ref<Queue>,
+        command: ur_command_t,
+        node: CapturedNode,
+    ) -> ur_event_handle_t {
+        let context = queue.context().clone();
+        let origin = Origin::Captured {
+            queue,
+            command,
+            node,
+        };
+        Shared::hand_out(Self::create(context, None, origin))
+    }
+
+    fn create(
+        context: Ref<Context>,
+        inner: Option<crosshandle::Event>,
+        origin: Origin,
+    ) -> Ref<Self> {
+        Shared::new(Self {
             context,
             inner,
             origin,
             registration: reusable::Registration::default(),
             natives: native::Natives::default(),
-        });
-        if matches!(event.origin, Origin::Reusable(_) | Origin::Opened) {
-            reusable::register(&event);
-        }
-        Shared::hand_out(event)
+        })
     }
 
     /// Returns the context that the event was made or opened in.
@@ -86,9 +117,21 @@ impl Event {
     }
 
     /// Returns the library's event.
+    ///
+    /// # Errors
+    /// `GRAPH_INTERNAL_EVENT` for an event that stands for a node of a capture.
     #[inline]
-    pub(crate) fn inner(&self) -> &crosshandle::Event {
-        &self.inner
+    pub(crate) fn inner(&self) -> Result<&crosshandle::Event> {
+        self.inner.as_ref().ok_or_else(internal_event)
+    }
+
+    /// Returns the node that the event stands for, if it was captured.
+    #[inline]
+    pub(crate) fn node(&self) -> Option<&CapturedNode> {
+        match &self.origin {
+            Origin::Captured { node, .. } => Some(node),
+            _ => None,
+        }
     }
 
     /// Returns where the event comes from.
@@ -99,8 +142,8 @@ impl Event {
     /// Settles, before a reusable event is signalled by a queue, whether that signal takes timestamps.
     #[inline]
     pub(crate) fn prepare_signal(&self, queue: &Queue) {
-        if let Origin::Reusable(Kind::Plain) = self.origin {
-            self.inner.set_profiling(queue.is_profiling());
+        if let (Origin::Reusable(Kind::Plain), Some(inner)) = (&self.origin, &self.inner) {
+            inner.set_profiling(queue.is_profiling());
         }
     }
 }
@@ -119,16 +162,23 @@ fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<(
     let mut result = Ok(());
     let mut unfinished = Vec::new();
     for event in events {
-        match event.inner.try_wait() {
+        let inner = match event.inner() {
+            Ok(inner) => inner,
+            Err(failure) => {
+                result = result.and(Err(failure));
+                continue;
+            }
+        };
+        match inner.try_wait() {
             Ok(true) => {}
-            Ok(false) => unfinished.push((event, event.inner.submitted())),
-            Err(error) => result = result.and(Err(error)),
+            Ok(false) => unfinished.push((inner, inner.submitted())),
+            Err(error) => result = result.and(Err(error.into())),
         }
     }
-    for (event, value) in unfinished {
-        result = result.and(event.inner.wait_value(value));
+    for (inner, value) in unfinished {
+        result = result.and(inner.wait_value(value).map_err(Failure::from));
     }
-    Ok(result?)
+    result
 }
 
 /// The events' table.

@@ -48,7 +48,7 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
         return Ok(native.native().raw());
     }
     let (_, inner) = event.context().first();
-    let native = inner.native_event(event.inner())?;
+    let native = inner.native_event(event.inner()?)?;
     let value = native.native().raw();
     // A reusable event may mean another signal by the time that its native handle comes back.
     if is_of_command {
@@ -87,7 +87,7 @@ unsafe fn adopt(
         Some(NATIVE.find(native)?)
     };
     if let Some(event) = known {
-        return Ok((event.inner().clone(), event.origin().clone()));
+        return Ok((event.inner()?.clone(), event.origin().clone()));
     }
     // SAFETY: as promised to this function.
     let event = unsafe { inner.adopt_event(of_driver(native), ownership(is_owned), options)? };
@@ -99,6 +99,7 @@ entry_points! {
         native.put(if event.context().first().0.has_driver() {
             record(event)?
         } else {
+            event.inner()?;
             NATIVE.of(&event.to_ref())
         })
     }

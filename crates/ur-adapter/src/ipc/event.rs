@@ -14,7 +14,7 @@ use unified_runtime_sys::{ur_event_handle_t, ur_result_t};
 entry_points! {
     pub(super) fn get(event: Handle<Event>, data: Out<*mut c_void>, size: Out<usize>) {
         check_shareable(event)?;
-        let handle = event.inner().handle()?;
+        let handle = event.inner()?.handle()?;
         let bytes = event.context().state().handles.hand_out(handle.as_bytes());
         put_bytes(bytes, &data, &size)
     }
@@ -43,7 +43,7 @@ fn check_shareable(event: &Event) -> Result<()> {
     if let Origin::Reusable(Kind::Shared) = event.origin() {
         return Ok(());
     }
-    if event.inner().profile().is_ok() {
+    if event.inner()?.profile().is_ok() {
         return Err(Failure::unsupported(
             "an event that takes timestamps cannot be shared",
         ));

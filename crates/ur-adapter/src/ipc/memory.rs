@@ -46,7 +46,7 @@ entry_points! {
 }
 
 /// Opens memory for the access that the handle allows.
-fn open_on(context: &crosshandle::Context, handle: &MemoryHandle) -> Result<Memory> {
+pub(super) fn open_on(context: &crosshandle::Context, handle: &MemoryHandle) -> Result<Memory> {
     match context.open_memory(handle) {
         Err(Error::ReadOnly) => Ok(context.open_memory_read_only(handle)?),
         opened => Ok(opened?),

@@ -3,6 +3,7 @@
 //! The bytes that `Get` gives are those of a [`crosshandle::handle`]. They are checked before
 //! anything else is done with them: bytes that are no handle, or no good one, are `INVALID_VALUE`.
 
+pub(crate) mod by_pointer;
 mod event;
 mod memory;
 mod physical;

@@ -1,4 +1,4 @@
-//! Destinations of commands: queues, and command buffers.
+//! Destinations of commands: submissions to queues, and command buffers.
 
 use super::Queue;
 use crate::abi::object::{Ref, Shared};
@@ -22,6 +22,8 @@ pub(crate) trait Destination {
     fn note(&self, buffer: BufferUse<'_>);
 }
 
+/// A queue by itself is where no command goes that waits for events: those may be of a capture, which the
+/// queue would join. Commands are made for their [`Submission`](crate::enqueue::Submission).
 impl Destination for Queue {
     fn context(&self) -> &Ref<Context> {
         self.context()
@@ -32,11 +34,14 @@ impl Destination for Queue {
     }
 
     fn is_recording(&self) -> bool {
-        false
+        self.capture_slot().capture().is_some()
     }
 
     fn note(&self, buffer: BufferUse<'_>) {
-        buffer.by(self);
+        match self.capture_slot().capture() {
+            Some(capture) => capture.note(&buffer),
+            None => buffer.by(self),
+        }
     }
 }
 

@@ -8,7 +8,6 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::native::{of_driver, ownership};
 use crate::abi::object::{Handle, MaybeHandle, Shared, release, retain};
 use crate::abi::query::{Answer, Query};
-use crate::abi::stub::{Reason, Stub};
 use crate::context::Context;
 use crate::discovery::Device;
 use crosshandle::{NativeObject, QueueOrder};
@@ -17,10 +16,10 @@ use unified_runtime_sys::{
     UR_QUEUE_FLAG_ON_DEVICE, UR_QUEUE_FLAG_ON_DEVICE_DEFAULT,
     UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE, UR_QUEUE_FLAG_PRIORITY_HIGH,
     UR_QUEUE_FLAG_PRIORITY_LOW, UR_QUEUE_FLAG_SUBMISSION_BATCHED,
-    UR_QUEUE_FLAG_SUBMISSION_IMMEDIATE, UR_QUEUE_FLAGS_MASK, ur_bool_t, ur_native_handle_t,
-    ur_queue_dditable_t, ur_queue_exp_dditable_t, ur_queue_flags_t, ur_queue_handle_t,
-    ur_queue_index_properties_t, ur_queue_info_t, ur_queue_native_desc_t,
-    ur_queue_native_properties_t, ur_queue_properties_t, ur_result_t, ur_structure_type_t,
+    UR_QUEUE_FLAG_SUBMISSION_IMMEDIATE, UR_QUEUE_FLAGS_MASK, ur_native_handle_t,
+    ur_queue_dditable_t, ur_queue_flags_t, ur_queue_handle_t, ur_queue_index_properties_t,
+    ur_queue_info_t, ur_queue_native_desc_t, ur_queue_native_properties_t, ur_queue_properties_t,
+    ur_result_t, ur_structure_type_t,
 };
 
 entry_points! {
@@ -97,15 +96,14 @@ entry_points! {
     }
 
     fn finish(queue: Handle<Queue>) {
+        if let Some(capture) = queue.capture_slot().capture() {
+            return Err(capture.refuse("a queue that captures runs nothing that could be waited for"));
+        }
         Ok(queue.inner().finish()?)
     }
 
     fn flush(queue: Handle<Queue>) {
         Ok(queue.inner().flush()?)
-    }
-
-    fn is_graph_capture_enabled(queue: Handle<Queue>, result: Out<ur_bool_t>) {
-        result.put(0)
     }
 }
 
@@ -207,13 +205,6 @@ unsafe fn native_flags(
     Ok(flags)
 }
 
-/// Why queues record no graphs.
-struct NoCapture;
-
-impl Reason for NoCapture {
-    const TEXT: &str = "this adapter has no graphs, so queues cannot record any";
-}
-
 /// The queues' table.
 pub(crate) const TABLE: ur_queue_dditable_t = ur_queue_dditable_t {
     pfnGetInfo: Some(get_info),
@@ -224,13 +215,4 @@ pub(crate) const TABLE: ur_queue_dditable_t = ur_queue_dditable_t {
     pfnCreateWithNativeHandle: Some(create_with_native_handle),
     pfnFinish: Some(finish),
     pfnFlush: Some(flush),
-};
-
-/// The queues' experimental table.
-pub(crate) const EXP_TABLE: ur_queue_exp_dditable_t = ur_queue_exp_dditable_t {
-    pfnBeginGraphCaptureExp: Stub::<NoCapture>::STUB,
-    pfnBeginCaptureIntoGraphExp: Stub::<NoCapture>::STUB,
-    pfnEndGraphCaptureExp: Stub::<NoCapture>::STUB,
-    pfnIsGraphCaptureEnabledExp: Some(is_graph_capture_enabled),
-    pfnGetGraphExp: Stub::<NoCapture>::STUB,
 };

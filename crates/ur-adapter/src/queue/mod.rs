@@ -9,13 +9,14 @@ use crate::abi::native::NativeHandles;
 use crate::abi::object::{Object, Ref, Shared};
 use crate::context::Context;
 use crate::discovery::{Device, Finish};
+use crate::enqueue::graph::slot::CaptureSlot;
 use crosshandle::Command;
 use end::QueueEnd;
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{
-    UR_QUEUE_FLAG_LOW_POWER_EVENTS_SUPPORT_EXP, UR_QUEUE_FLAG_PROFILING_ENABLE, ur_queue_flags_t,
-    ur_queue_handle_t, ur_queue_handle_t_,
+    UR_QUEUE_FLAG_LOW_POWER_EVENTS_SUPPORT_EXP, UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE,
+    UR_QUEUE_FLAG_PROFILING_ENABLE, ur_queue_flags_t, ur_queue_handle_t, ur_queue_handle_t_,
 };
 
 /// A queue. Several UR queues share one [`QueueState`] if they were made from one native handle.
@@ -30,6 +31,7 @@ pub(crate) struct QueueState {
     inner: crosshandle::Queue,
     flags: ur_queue_flags_t,
     end: Arc<QueueEnd>,
+    capture: Arc<CaptureSlot>,
 }
 
 static NATIVE: NativeHandles<QueueState> = NativeHandles::new();
@@ -57,6 +59,7 @@ impl Queue {
             inner,
             flags,
             end: QueueEnd::new(Weak::clone(state)),
+            capture: Arc::default(),
         });
         let registered = Arc::downgrade(&state);
         device.register_queue(registered);
@@ -78,6 +81,17 @@ impl Queue {
     #[inline]
     pub(crate) fn inner(&self) -> &crosshandle::Queue {
         &self.state.inner
+    }
+
+    /// Returns the place of the capture that the queue records in.
+    #[inline]
+    pub(crate) fn capture_slot(&self) -> &Arc<CaptureSlot> {
+        &self.state.capture
+    }
+
+    /// Returns whether each command comes after the one before.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.state.flags & UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
     }
 
     /// Returns whether the queue's events take timestamps.

@@ -1,9 +1,12 @@
 //! Greetings.
 
 use super::wire::Fields;
+use std::fmt;
 
-/// The first bytes of a greeting: the protocol and its version.
-const MAGIC: [u8; 8] = *b"xhlink\0\x02";
+/// The first bytes of a greeting: the protocol. Its version follows.
+const MAGIC: [u8; 7] = *b"xhlink\0";
+/// The version of the protocol. It changes whenever a message does.
+pub const VERSION: u8 = 3;
 /// Bytes of a greeting.
 pub const HELLO_SIZE: usize = 64;
 
@@ -30,6 +33,28 @@ pub struct Hello {
     pub attempt: u32,
 }
 
+/// Why bytes are no greeting that this side can answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoHello {
+    /// It is one of another version of the protocol.
+    Version(u8),
+    /// What is wrong with it.
+    Broken(&'static str),
+}
+
+impl fmt::Display for NoHello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(theirs) => write!(
+                f,
+                "it speaks version {theirs} of the protocol of links, and this side version {VERSION}: \
+                 install one release of crosshandle on both hosts"
+            ),
+            Self::Broken(why) => f.write_str(why),
+        }
+    }
+}
+
 /// Reasons for a refusal in a greeting.
 pub mod refusal {
     /// The session is unknown or has ended.
@@ -38,13 +63,16 @@ pub mod refusal {
     pub const OTHER_DATA: u8 = 2;
     /// No further links are accepted.
     pub const BUSY: u8 = 3;
+    /// The two sides speak different versions of the protocol, which the greeting says before all else.
+    pub const VERSION: u8 = 4;
 }
 
 impl Hello {
     /// Returns the greeting's bytes.
     pub fn encode(&self) -> [u8; HELLO_SIZE] {
         let mut bytes = [0; HELLO_SIZE];
-        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[..7].copy_from_slice(&MAGIC);
+        bytes[7] = VERSION;
         bytes[8..24].copy_from_slice(&self.session);
         bytes[24..32].copy_from_slice(&self.received.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.host.to_le_bytes());
@@ -58,11 +86,18 @@ impl Hello {
     /// Reads a greeting.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
-    pub fn decode(bytes: &[u8; HELLO_SIZE]) -> Result<Self, &'static str> {
-        if bytes[..8] != MAGIC {
-            return Err("its greeting is not of this protocol and version");
+    /// Why they are none.
+    pub fn decode(bytes: &[u8; HELLO_SIZE]) -> Result<Self, NoHello> {
+        if bytes[..7] != MAGIC {
+            return Err(NoHello::Broken("its greeting is not of this protocol"));
         }
+        if bytes[7] != VERSION {
+            return Err(NoHello::Version(bytes[7]));
+        }
+        Self::decode_fields(bytes).map_err(NoHello::Broken)
+    }
+
+    fn decode_fields(bytes: &[u8; HELLO_SIZE]) -> Result<Self, &'static str> {
         if bytes[50..].iter().any(|byte| *byte != 0) {
             return Err("its greeting has fields of another version");
         }

@@ -10,7 +10,7 @@ mod lists;
 mod tests;
 mod wire;
 
-pub use hello::{HELLO_SIZE, Hello, SessionId, refusal};
+pub use hello::{HELLO_SIZE, Hello, NoHello, SessionId, VERSION, refusal};
 pub use lists::{Failure, NamedPart, read_failures, read_parts, write_failures, write_parts};
 
 /// Bytes of memory that one message carries at most.
@@ -25,6 +25,9 @@ pub const MAX_FRAME: usize = MAX_DATA + 64;
 pub const MAX_FAILURES: usize = 64;
 /// Bytes of the text of each of those.
 pub const MAX_FAILURE_TEXT: usize = 256;
+/// The number of the furthest signal that a message tells of. Mirrors go on in steps that events allow, and so
+/// many are done in a second.
+pub const MAX_SIGNAL: u64 = 1 << 48;
 /// Bytes in front of each frame.
 pub const PREFIX: usize = 4;
 
@@ -124,6 +127,9 @@ pub enum Message<'a> {
     },
     /// The address of the sender's data endpoint.
     Address {
+        /// Which one it is in the link: 1, and one more each time that endpoints have failed and both sides have
+        /// made new ones. Two endpoints of one generation connect.
+        generation: u32,
         /// As UCX makes it.
         address: &'a [u8],
     },

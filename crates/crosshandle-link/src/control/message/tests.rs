@@ -56,7 +56,10 @@ fn all() -> Vec<Message<'static>> {
             why: "no",
         },
         Message::Abandoned { id: 1 },
-        Message::Address { address: b"there" },
+        Message::Address {
+            generation: 1,
+            address: b"there",
+        },
         Message::Read {
             request: 1,
             id: 2,
@@ -137,6 +140,29 @@ fn lengths_that_no_message_has_are_refused_before_the_message_is_there() {
 }
 
 #[test]
+fn signals_beyond_all_counting_are_refused() {
+    let first = MAX_SIGNAL + 1;
+    let (request, id, count, why) = (1, 2, 1, "no");
+    for message in [
+        Message::Reached { id, number: first },
+        Message::Failed {
+            id,
+            first,
+            count,
+            why,
+        },
+        Message::Event {
+            request,
+            id,
+            completed: u64::MAX,
+            failures: &[],
+        },
+    ] {
+        assert!(Message::decode(&message.encode()[PREFIX..]).is_err());
+    }
+}
+
+#[test]
 fn long_texts_are_cut_at_a_character() {
     let why = "é".repeat(MAX_TEXT);
     let frame = Message::Bye { why: &why }.encode();
@@ -164,6 +190,9 @@ fn greetings_of_other_protocols_are_refused() {
         other[place] ^= 0x42;
         assert!(Hello::decode(&other).is_err(), "byte {place}");
     }
+    let mut older = bytes;
+    older[7] = VERSION - 1;
+    assert_eq!(Hello::decode(&older), Err(NoHello::Version(VERSION - 1)));
 }
 
 #[test]

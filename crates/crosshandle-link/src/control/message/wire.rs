@@ -1,7 +1,7 @@
 //! Messages as bytes.
 
 use super::lists::{read_failures, read_parts};
-use super::{MAX_BLOB, MAX_DATA, MAX_FRAME, MAX_TEXT, Message, PREFIX};
+use super::{MAX_BLOB, MAX_DATA, MAX_FRAME, MAX_SIGNAL, MAX_TEXT, Message, PREFIX};
 use crosshandle::handle::HANDLE_SIZE;
 
 mod kind {
@@ -119,7 +119,10 @@ impl<'a> Message<'a> {
                 to.push(kind::ABANDONED);
                 to.extend_from_slice(&id.to_le_bytes());
             }
-            Self::Address { .. } => to.push(kind::ADDRESS),
+            Self::Address { generation, .. } => {
+                to.push(kind::ADDRESS);
+                to.extend_from_slice(&generation.to_le_bytes());
+            }
             Self::Read {
                 request,
                 id,
@@ -196,7 +199,7 @@ impl<'a> Message<'a> {
         match self {
             Self::Open { handle, .. } => handle,
             Self::Memory { key, .. } => key,
-            Self::Address { address } => address,
+            Self::Address { address, .. } => address,
             Self::Event { failures, .. } => failures,
             Self::Name { parts, .. } => parts,
             Self::Data { bytes, .. }
@@ -256,7 +259,7 @@ impl<'a> Message<'a> {
                 }
             }
             kind::EVENT => {
-                let (request, completed) = (fields.u64()?, fields.u64()?);
+                let (request, completed) = (fields.u64()?, fields.signal()?);
                 let id = fields.u32()?;
                 let failures = fields.blob(MAX_BLOB)?;
                 read_failures(failures, completed)?;
@@ -281,14 +284,14 @@ impl<'a> Message<'a> {
                 why: fields.text()?,
             },
             kind::REACHED => {
-                let number = fields.u64()?;
+                let number = fields.signal()?;
                 Self::Reached {
                     id: fields.u32()?,
                     number,
                 }
             }
             kind::FAILED => {
-                let first = fields.u64()?;
+                let first = fields.signal()?;
                 Self::Failed {
                     id: fields.u32()?,
                     first,
@@ -298,6 +301,7 @@ impl<'a> Message<'a> {
             }
             kind::ABANDONED => Self::Abandoned { id: fields.u32()? },
             kind::ADDRESS => Self::Address {
+                generation: fields.u32()?,
                 address: fields.blob(MAX_BLOB)?,
             },
             kind::READ => {
@@ -403,6 +407,13 @@ impl<'a> Fields<'a> {
 
     pub(super) fn u64(&mut self) -> Result<u64, &'static str> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    fn signal(&mut self) -> Result<u64, &'static str> {
+        match self.u64()? {
+            number if number <= MAX_SIGNAL => Ok(number),
+            _ => Err("the number of a signal is beyond what a link tells of"),
+        }
     }
 
     fn flag(&mut self) -> Result<bool, &'static str> {

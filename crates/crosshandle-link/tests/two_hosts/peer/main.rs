@@ -192,6 +192,10 @@ impl Peer {
                 Some(error) => error.to_string(),
                 None => "no".into(),
             },
+            ["replaced_endpoints"] => {
+                let link = self.links.last().ok_or("no link")?;
+                link.replaced_endpoints().to_string()
+            }
             ["until_ended", ..] => {
                 let (start, limit) = (Instant::now(), millis(1)?);
                 while self.links.last().ok_or("no link")?.ended().is_none() {

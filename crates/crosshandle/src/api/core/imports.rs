@@ -6,11 +6,14 @@ use crate::hal::common::pieced_segment::PiecedSegment;
 use crate::hal::{BackendContext, Segment};
 use crate::handle::Fields;
 use crate::ipc::broker::Route;
-use crate::ipc::{Attachment, ContextId, Deadline, FetchedPieces, First, Origin};
+use crate::ipc::{
+    Attachment, ContextId, Deadline, Delivery, FetchedHandle, FetchedPieces, First, Origin,
+};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::threads::driver_jobs;
 use crate::types::Access;
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, RwLock, Weak};
@@ -70,6 +73,51 @@ impl SegmentKey {
             context: ContextId::of(fields),
             segment: fields.segment,
             access,
+        }
+    }
+}
+
+/// Memory that is mapped by the driver's handle to it while the exporter is asked whether it may be.
+struct MappedAhead<'a> {
+    backend: &'a dyn BackendContext,
+    mapped: Cell<Option<(FetchedHandle, Arc<dyn Segment>)>>,
+}
+
+impl<'a> MappedAhead<'a> {
+    fn new(backend: &'a dyn BackendContext) -> Self {
+        Self {
+            backend,
+            mapped: Cell::default(),
+        }
+    }
+
+    /// Maps it. If that fails, whoever gets the answer tries again, and learns why.
+    fn map(&self, fields: &Fields, found: FetchedHandle) {
+        if let Ok(memory) = self.map_now(fields, &found) {
+            self.mapped.set(Some((found, memory)));
+        }
+    }
+
+    fn map_now(&self, fields: &Fields, found: &FetchedHandle) -> Result<Arc<dyn Segment>> {
+        check_extent(fields, found.len)?;
+        let len = usize::try_from(found.len).unwrap_or(usize::MAX);
+        self.backend.import_handle(&found.handle, len)
+    }
+
+    /// Returns what the exporter has delivered, mapped: now, unless it is what was mapped ahead.
+    fn finish(
+        &self,
+        fields: &Fields,
+        delivery: Delivery,
+        access: Access,
+    ) -> Result<Arc<dyn Segment>> {
+        match (delivery, self.mapped.take()) {
+            (Delivery::DriverHandle(found), Some((ahead, memory))) if found == ahead => Ok(memory),
+            (Delivery::DriverHandle(found), _) => self.map_now(fields, &found),
+            (Delivery::Descriptor(fetched), _) => {
+                check_extent(fields, fetched.len)?;
+                self.backend.import_segment(fetched.into(), access)
+            }
         }
     }
 }
@@ -262,8 +310,10 @@ impl Imports {
             let mut pieces = pieces.batch.imports();
             pieces.try_for_each(|(import, part)| segment.add(backend, import, part))
         };
+        let ahead = MappedAhead::new(backend);
         let fetched = core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
-            attachment.fetch_segment(fields, key.access, deadline, &mut take)
+            let map_ahead = |found| ahead.map(fields, found);
+            attachment.fetch_segment(fields, key.access, deadline, map_ahead, &mut take)
         });
         let (attachment, fetched) = match fetched {
             Ok(fetched) => fetched,
@@ -276,10 +326,7 @@ impl Imports {
             }
         };
         let memory = match (fetched, pieced) {
-            (Some(fetched), _) => {
-                check_extent(fields, fetched.len)?;
-                backend.import_segment(fetched.into(), key.access)?
-            }
+            (Some(delivery), _) => ahead.finish(fields, delivery, key.access)?,
             (None, Some(pieced)) => pieced.finish()?,
             (None, None) => return Err(Error::Protocol("it sent no piece of its memory")),
         };
@@ -332,11 +379,12 @@ impl Imports {
     ) -> Result<()> {
         let backend: &dyn BackendContext = &**core.backend();
         let attachment = core.attachment(&handles[0], First::Memory(access), deadline)?;
-        attachment.fetch_each(handles, access, deadline, |fields, fetched| {
+        let ahead = MappedAhead::new(backend);
+        let map_ahead = |fields: &Fields, found| ahead.map(fields, found);
+        attachment.fetch_each(handles, access, deadline, map_ahead, |fields, delivery| {
             // Most of what comes would be dropped, if others consist of pieces too.
-            let fetched = fetched.ok_or(Error::Protocol("it consists of pieces"))?;
-            check_extent(fields, fetched.len)?;
-            let memory = backend.import_segment(fetched.into(), access)?;
+            let delivery = delivery.ok_or(Error::Protocol("it consists of pieces"))?;
+            let memory = ahead.finish(fields, delivery, access)?;
             let key = SegmentKey::of(fields, access);
             mapped.push(self.add(key, Arc::clone(&attachment), memory));
             Ok(())

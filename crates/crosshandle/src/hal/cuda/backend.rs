@@ -10,7 +10,7 @@ use crate::hal::{
     Graphs, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment, Work,
 };
 use crate::handle::{BackendKind, DeviceUuid};
-use crate::ipc::{Import, Shared};
+use crate::ipc::{BackendBlob, Import, Shared};
 use crate::types::{
     Access, DeviceInfo, KernelLimits, MemoryKind, Ownership, ProgramImage, ProgramOptions,
     QueueOrder,
@@ -117,6 +117,10 @@ impl BackendContext for CudaContext {
 
     fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
         memory::import(&self.gpu, &import.file, import.len, access)
+    }
+
+    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>> {
+        memory::external::open_legacy(&self.gpu, handle, len)
     }
 
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {

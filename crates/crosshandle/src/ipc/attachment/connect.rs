@@ -172,7 +172,7 @@ impl Attachment {
         Ok(connection)
     }
 
-    fn accepted(
+    pub(super) fn accepted(
         origin: ContextId,
         connection: Connection,
         timeout: Duration,

@@ -7,9 +7,10 @@ use crate::event_protocol::Owner;
 use crate::handle::Fields;
 use crate::ipc::broker::protocol::{BackendBlob, PieceSpan, Refusal, Reply, Request};
 use crate::ipc::broker::{
-    Answer, Deadline, Dialogue, Exports, Fetch, Fetched, FetchedPieces, PieceBatch, PieceFile,
-    Supply,
+    Answer, Deadline, Dialogue, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, PieceBatch,
+    PieceFile, Supply,
 };
+use crate::ipc::chunks::open_sealed;
 use crate::ipc::exporter::Exporter;
 use crate::ipc::record::Credential;
 use crate::ipc::records::MIRROR_SEGMENT;
@@ -20,6 +21,7 @@ use crate::threads::disposer::{Disposal, PeerDescriptor};
 use crate::types::Access;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -46,6 +48,14 @@ impl First {
     }
 }
 
+/// What an importer gets of a segment that does not consist of pieces.
+pub(crate) enum Delivery {
+    /// A descriptor.
+    Descriptor(Fetched),
+    /// The driver's handle.
+    DriverHandle(FetchedHandle),
+}
+
 impl Attachment {
     /// Fetches the memory that a handle names. The exporter says which segment that is in: other
     /// handles that name this segment will find it under its number.
@@ -63,18 +73,23 @@ impl Attachment {
             span: PieceSpan::ALL,
         };
         let fetched = self.ask_for(request, deadline)?;
-        self.check_segment(fetched, fields)
+        check_segment(fetched.segment, fields)?;
+        Ok(fetched)
     }
 
-    /// Fetches the memory that a handle names, as [`fetch`](Self::fetch) does. If the memory consists of
-    /// pieces, `take` gets all of them in their order, some at a time, and the result is `None`.
+    /// Fetches the memory that a handle names, as [`fetch`](Self::fetch) does, or the driver's handle to it. If the
+    /// memory consists of pieces, `take` gets all of them in their order, some at a time, and the result is `None`.
+    ///
+    /// `ahead` gets the driver's handle before the exporter has answered, if it is known: the result says whether it was
+    /// the right one.
     pub(crate) fn fetch_segment(
         &self,
         fields: &Fields,
         access: Access,
         deadline: &Deadline,
+        ahead: impl FnMut(FetchedHandle),
         take: impl FnMut(FetchedPieces) -> Result<()>,
-    ) -> Result<Option<Fetched>> {
+    ) -> Result<Option<Delivery>> {
         let _span = observe::fetching(self.origin.context, fields.record);
         let mut fetch = SegmentFetch {
             attachment: self,
@@ -82,6 +97,7 @@ impl Attachment {
             access,
             expected: ExpectedPieces::new(fields.segment),
             whole: None,
+            ahead,
             take,
         };
         match &self.link {
@@ -91,7 +107,7 @@ impl Attachment {
                 if let Supply::Pieces(pieces) = &supply {
                     fetch.expected.check(pieces)?;
                 }
-                let is_whole = matches!(supply, Supply::Whole(_));
+                let is_whole = !matches!(supply, Supply::Pieces(_));
                 fetch.accept(supply)?;
                 if is_whole || fetch.expected.is_done() {
                     break;
@@ -101,19 +117,23 @@ impl Attachment {
         Ok(fetch.whole)
     }
 
-    /// Fetches the memory of several handles, as [`fetch`](Self::fetch) does each, and hands it on in their order.
-    /// `take` gets `None` for memory that consists of pieces; an error of `take` ends it.
+    /// Fetches the memory of several handles, as [`fetch_segment`](Self::fetch_segment) does each, and hands it on in
+    /// their order. `take` gets `None` for memory that consists of pieces; an error of `take` ends it.
     pub(crate) fn fetch_each(
         &self,
         handles: &[Fields],
         access: Access,
         deadline: &Deadline,
-        mut take: impl FnMut(&Fields, Option<Fetched>) -> Result<()>,
+        mut ahead: impl FnMut(&Fields, FetchedHandle),
+        mut take: impl FnMut(&Fields, Option<Delivery>) -> Result<()>,
     ) -> Result<()> {
         let Link::Remote { connection, .. } = &self.link else {
-            return handles
-                .iter()
-                .try_for_each(|fields| take(fields, Some(self.fetch(fields, access, deadline)?)));
+            let ignored = |_: FetchedPieces| Err(Error::Protocol("it consists of pieces"));
+            return handles.iter().try_for_each(|fields| {
+                let none = |_: FetchedHandle| {};
+                let delivery = self.fetch_segment(fields, access, deadline, none, ignored)?;
+                take(fields, delivery)
+            });
         };
         let request = |fields: &Fields| Request::Memory {
             credential: Credential::of(fields),
@@ -125,25 +145,44 @@ impl Attachment {
             self.origin.context,
             handles.first().map_or(0, |it| it.record),
         );
-        let mut next = handles.iter();
-        connection.ask_each(&requests, deadline, |answer| {
-            let fields = next.next().ok_or(OTHER_QUESTION)?;
-            match supplied(answer)? {
-                Supply::Whole(fetched) => take(fields, Some(self.check_segment(fetched, fields)?)),
-                Supply::Pieces(_) => take(fields, None),
+        let meanwhile = |place: usize| {
+            let fields: &Fields = &handles[place];
+            if let Some(found) = self.sealed_handle(fields) {
+                ahead(fields, found);
             }
+        };
+        let mut next = handles.iter();
+        connection.ask_each(&requests, deadline, meanwhile, |answer| {
+            let fields = next.next().ok_or(OTHER_QUESTION)?;
+            take(fields, self.delivery(supplied(answer)?, fields)?)
         })
     }
 
-    /// Checks that fetched memory is the segment that the handle names.
-    fn check_segment(&self, fetched: Fetched, fields: &Fields) -> Result<Fetched> {
-        if fetched.segment == MIRROR_SEGMENT {
-            return Err(Error::Protocol("its memory is an event"));
+    /// Returns what was supplied, once it is checked to be the segment that the handle names; `None` for pieces.
+    fn delivery(&self, supply: Supply, fields: &Fields) -> Result<Option<Delivery>> {
+        Ok(match supply {
+            Supply::Whole(fetched) => {
+                check_segment(fetched.segment, fields)?;
+                Some(Delivery::Descriptor(fetched))
+            }
+            Supply::DriverHandle(found) => {
+                check_segment(found.segment, fields)?;
+                Some(Delivery::DriverHandle(found))
+            }
+            Supply::Pieces(_) => None,
+        })
+    }
+
+    /// Returns the driver's handle to the memory that a handle names, as the catalog has it. Only the exporter knows
+    /// whether it is to be used.
+    fn sealed_handle(&self, fields: &Fields) -> Option<FetchedHandle> {
+        let generation = self.catalog.generation(fields.record)?;
+        if generation.load(Ordering::SeqCst) != fields.generation {
+            return None;
         }
-        if fetched.segment != fields.segment {
-            return Err(other_segment());
-        }
-        Ok(fetched)
+        let sealed = self.catalog.sealed_handle(fields.record)?;
+        let found = open_sealed(&Credential::of(fields).key, sealed)?;
+        (found.segment == fields.segment).then_some(found)
     }
 
     /// Fetches the native mirror of an event.
@@ -165,14 +204,16 @@ impl Attachment {
         match &self.link {
             Link::Local(exporter) => match Self::ask_here(exporter, request)? {
                 Supply::Whole(fetched) => Ok(fetched),
+                Supply::DriverHandle(_) => Err(no_descriptor()),
                 Supply::Pieces(_) => Err(OTHER_QUESTION),
             },
-            Link::Remote { connection, .. } => match connection.ask(request, deadline)? {
-                (Reply::Fetched { segment, len, note }, [file]) => {
-                    Ok(fetched(file, segment, len, note))
+            Link::Remote { connection, .. } => {
+                match supplied(connection.ask(request, deadline)?)? {
+                    Supply::Whole(fetched) => Ok(fetched),
+                    Supply::DriverHandle(_) => Err(no_descriptor()),
+                    Supply::Pieces(_) => Err(OTHER_QUESTION),
                 }
-                _ => Err(OTHER_QUESTION),
-            },
+            }
         }
     }
 
@@ -210,30 +251,42 @@ impl Attachment {
 }
 
 /// The questions for a segment, which may consist of pieces.
-struct SegmentFetch<'a, F> {
+struct SegmentFetch<'a, A, F> {
     attachment: &'a Attachment,
     fields: &'a Fields,
     access: Access,
     expected: ExpectedPieces,
     /// The segment, if it does not consist of pieces.
-    whole: Option<Fetched>,
+    whole: Option<Delivery>,
+    /// What gets the driver's handle before the exporter has answered.
+    ahead: A,
     /// What gets the pieces.
     take: F,
 }
 
-impl<F: FnMut(FetchedPieces) -> Result<()>> SegmentFetch<'_, F> {
+impl<A, F: FnMut(FetchedPieces) -> Result<()>> SegmentFetch<'_, A, F> {
     fn accept(&mut self, supply: Supply) -> Result<()> {
         match supply {
-            Supply::Whole(fetched) => {
-                self.whole = Some(self.attachment.check_segment(fetched, self.fields)?);
+            Supply::Pieces(pieces) => (self.take)(pieces),
+            whole => {
+                self.whole = self.attachment.delivery(whole, self.fields)?;
                 Ok(())
             }
-            Supply::Pieces(pieces) => (self.take)(pieces),
         }
     }
 }
 
-impl<F: FnMut(FetchedPieces) -> Result<()>> Dialogue for SegmentFetch<'_, F> {
+impl<A, F> Dialogue for SegmentFetch<'_, A, F>
+where
+    A: FnMut(FetchedHandle),
+    F: FnMut(FetchedPieces) -> Result<()>,
+{
+    fn meanwhile(&mut self) {
+        if let Some(found) = self.attachment.sealed_handle(self.fields) {
+            (self.ahead)(found);
+        }
+    }
+
     fn question(&mut self, most: usize) -> Request {
         Request::Memory {
             credential: Credential::of(self.fields),
@@ -269,6 +322,26 @@ impl<F: FnMut(FetchedPieces) -> Result<()>> Dialogue for SegmentFetch<'_, F> {
     }
 }
 
+/// Checks that fetched memory is the segment that the handle names.
+fn check_segment(segment: u32, fields: &Fields) -> Result<()> {
+    if segment == MIRROR_SEGMENT {
+        return Err(Error::Protocol("its memory is an event"));
+    }
+    match segment == fields.segment {
+        true => Ok(()),
+        false => Err(other_segment()),
+    }
+}
+
+/// Returns why memory of which only the driver's handle crosses is nothing to be kept without the driver.
+fn no_descriptor() -> Error {
+    Error::Unsupported(
+        "this memory ends with its maker, so it cannot be held: allocate it with crosshandle or with the \
+         driver's virtual memory management"
+            .into(),
+    )
+}
+
 const OTHER_QUESTION: Error = Error::Protocol("it answers another question");
 
 /// Returns what an answer has brought.
@@ -284,6 +357,21 @@ fn supplied(answer: Answer) -> Result<Supply> {
             let [file] = granted.into_vec().try_into().map_err(|_| another_number)?;
             Ok(Supply::Whole(fetched(file, segment, len, note)))
         }
+        (
+            Reply::DriverHandle {
+                segment,
+                len,
+                handle,
+            },
+            None,
+        ) => match granted.is_empty() {
+            true => Ok(Supply::DriverHandle(FetchedHandle {
+                segment,
+                len,
+                handle,
+            })),
+            false => Err(another_number),
+        },
         (Reply::Pieces { segment, len, note }, Some(table)) => {
             if granted.len() != table.parts.len() {
                 return Err(another_number);

@@ -6,9 +6,11 @@ mod context_id;
 mod expected_pieces;
 mod fetch;
 mod shared_files;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use context_id::ContextId;
-pub(crate) use fetch::First;
+pub(crate) use fetch::{Delivery, First};
 
 use super::broker::{Connection, Deadline, PeerPolicy};
 use super::chunks::{Catalog, Ledger};

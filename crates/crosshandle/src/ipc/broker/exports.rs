@@ -94,6 +94,19 @@ pub(crate) enum Supply {
     Whole(Fetched),
     /// Descriptors of some of its pieces.
     Pieces(FetchedPieces),
+    /// The driver's handle to it, which has no descriptor.
+    DriverHandle(FetchedHandle),
+}
+
+/// A driver's handle to a segment, and what belongs to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FetchedHandle {
+    /// The number that handles give the segment.
+    pub(crate) segment: u32,
+    /// Bytes in the segment.
+    pub(crate) len: u64,
+    /// The handle, which only the backends of both sides understand.
+    pub(crate) handle: BackendBlob,
 }
 
 /// Some pieces of a segment that consists of pieces.

@@ -25,7 +25,8 @@ pub(crate) use client::Client;
 pub(crate) use connection::{Answer, Connection, Dialogue, Route};
 pub(crate) use deadline::Deadline;
 pub(crate) use exports::{
-    Attached, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceBatch, PieceFile, Supply,
+    Attached, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, Newcomer, PieceBatch,
+    PieceFile, Supply,
 };
 pub(crate) use held::{FileId, HolderDirectory, HolderFiles, control_path};
 pub(crate) use listener::{Broker, HeldListener};

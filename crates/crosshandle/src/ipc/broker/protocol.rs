@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
 /// The version of the protocol. It changes whenever a message or the shared layout behind it does.
-pub(crate) const VERSION: u16 = 8;
+pub(crate) const VERSION: u16 = 9;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply, without the table of pieces that may follow it in the same message.
@@ -80,8 +80,8 @@ pub(crate) enum Request {
     },
     /// Asks for the chunks of catalog and ledger that the object's record lies in.
     Chunk(Credential),
-    /// Asks for memory. Answered with its descriptor; or, if the memory consists of pieces, with those of
-    /// some pieces.
+    /// Asks for memory. Answered with its descriptor; with those of some pieces, if the memory consists of
+    /// pieces; or with the driver's handle, if the driver has no descriptor of it.
     Memory {
         credential: Credential,
         access: Access,
@@ -146,6 +146,12 @@ pub(crate) enum Reply {
         segment: u32,
         len: u64,
         note: BackendBlob,
+    },
+    /// The number and the size of a segment that has no descriptor, and the driver's handle to it.
+    DriverHandle {
+        segment: u32,
+        len: u64,
+        handle: BackendBlob,
     },
     /// The broker refuses.
     Refused(Refusal),
@@ -306,6 +312,7 @@ const ATTACHED: u32 = 1;
 const SENT: u32 = 2;
 const FETCHED: u32 = 3;
 const PIECES: u32 = 4;
+const DRIVER_HANDLE: u32 = 5;
 
 /// The number of a question on its connection. The answer has the same one, so that a late answer
 /// is told from the next one.
@@ -428,9 +435,16 @@ impl Reply {
                 raw.note_len = u32::from(locks_ledger).into();
             }
             Self::Sent => raw.content = SENT.into(),
-            Self::Fetched { segment, len, note } | Self::Pieces { segment, len, note } => {
+            Self::Fetched { segment, len, note }
+            | Self::Pieces { segment, len, note }
+            | Self::DriverHandle {
+                segment,
+                len,
+                handle: note,
+            } => {
                 raw.content = match self {
                     Self::Pieces { .. } => PIECES,
+                    Self::DriverHandle { .. } => DRIVER_HANDLE,
                     _ => FETCHED,
                 }
                 .into();
@@ -479,6 +493,11 @@ impl Reply {
                 segment: raw.number.get(),
                 len: raw.len.get(),
                 note: BackendBlob::decode(raw.note_len.get(), raw.note)?,
+            },
+            (0, DRIVER_HANDLE) if raw.len != 0 => Self::DriverHandle {
+                segment: raw.number.get(),
+                len: raw.len.get(),
+                handle: BackendBlob::decode(raw.note_len.get(), raw.note)?,
             },
             (status, 0) => Refusal::from_status(status)
                 .map(Self::Refused)

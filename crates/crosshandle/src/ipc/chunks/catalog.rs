@@ -1,10 +1,11 @@
 //! The catalog: what a context tells its importers about its objects and about each other.
 //!
-//! For each record it has the generation, by which an importer sees whether a handle is stale, and
-//! the object's name; for each attached process its number and program, so that errors can name
+//! For each record it has the generation, by which an importer sees whether a handle is stale, the
+//! object's name, and perhaps a driver's handle that only the holder of the record's key can read; for each attached process its number and program, so that errors can name
 //! it. The exporter alone writes it: once the exporter has mapped a chunk, the kernel lets no other
 //! process map it for writing.
 
+use super::sealed_handle::SEALED_BYTES;
 use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::event_protocol::Owner;
@@ -22,13 +23,14 @@ pub(crate) const MAX_NAME_BYTES: usize = 32;
 /// Bytes of the longest name of a program.
 pub(crate) const MAX_PROGRAM_BYTES: usize = 16;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"XHCATLG2");
+const MAGIC: u64 = u64::from_le_bytes(*b"XHCATLG3");
 /// Bytes before the peers, or before the generations in all chunks but the first.
 const HEADER_BYTES: usize = 4096;
 /// Entries of peers: one for each owner number, and an unused one.
 const PEERS: usize = Owner::MAX as usize + 1;
 
 type NameWords = [AtomicU64; MAX_NAME_BYTES / 8];
+type SealedWords = [AtomicU64; SEALED_BYTES / 8];
 
 /// A process that is, or was, attached. All of it is atomic, and any bits are valid in it.
 #[repr(C)]
@@ -84,8 +86,13 @@ const fn names_at(chunk: usize) -> usize {
     generations_at(chunk) + capacity(chunk) * size_of::<AtomicU64>()
 }
 
+/// Returns the offset of a chunk's sealed handles in bytes. Few records have one, so they lie apart.
+const fn sealed_at(chunk: usize) -> usize {
+    names_at(chunk) + capacity(chunk) * MAX_NAME_BYTES
+}
+
 pub(crate) fn len_of(chunk: usize) -> usize {
-    file_len(names_at(chunk) + capacity(chunk) * MAX_NAME_BYTES)
+    file_len(sealed_at(chunk) + capacity(chunk) * SEALED_BYTES)
 }
 
 impl CatalogChunk {
@@ -167,6 +174,12 @@ impl CatalogChunk {
         unsafe { self.at(names_at(self.chunk) + place.index() * MAX_NAME_BYTES) }
     }
 
+    fn sealed(&self, place: RecordPlace) -> &SealedWords {
+        debug_assert_eq!(place.chunk(), self.chunk);
+        // SAFETY: as for the generations, behind which first the names lie and then these.
+        unsafe { self.at(sealed_at(self.chunk) + place.index() * SEALED_BYTES) }
+    }
+
     /// Returns the word and the bit that tell whether a record's object has a name.
     #[inline]
     fn named(&self, place: RecordPlace) -> (&AtomicU64, u64) {
@@ -241,6 +254,32 @@ impl Catalog {
             word.fetch_or(bit, Ordering::Relaxed);
             store_text(chunk.name(place), name);
         }
+    }
+
+    /// Lets importers who have the record's key read a driver's handle. The exporter only, which makes sure that the
+    /// chunk is here, and does so once for a key.
+    pub(crate) fn set_sealed_handle(&self, record: u32, sealed: &[u8; SEALED_BYTES]) {
+        if let Some((chunk, place)) = self.chunk_of(record) {
+            let words: [u64; SEALED_BYTES / 8] = zerocopy::transmute!(*sealed);
+            for (word, value) in chunk.sealed(place).iter().zip(words) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Ends that: who has not read it yet asks, and is refused. The exporter only.
+    pub(crate) fn clear_sealed_handle(&self, record: u32) {
+        self.set_sealed_handle(record, &[0; SEALED_BYTES]);
+    }
+
+    /// Returns the sealed handle of a record, if its chunk is here: what it holds if it was never set, or is being
+    /// set for another use of the record, no key opens.
+    pub(crate) fn sealed_handle(&self, record: u32) -> Option<[u8; SEALED_BYTES]> {
+        let (chunk, place) = self.chunk_of(record)?;
+        let words = chunk.sealed(place);
+        let words: [u64; SEALED_BYTES / 8] =
+            std::array::from_fn(|index| words[index].load(Ordering::Relaxed));
+        Some(zerocopy::transmute!(words))
     }
 
     /// Puts a record to a new use, for an object of this kind that has no name yet, and returns its

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::ipc::broker::protocol::{PieceSpan, Refusal, program_text};
 use crate::ipc::broker::{
-    Attached, Client, Exports, Fetch, Fetched, FetchedPieces, Newcomer, Supply,
+    Attached, Client, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, Newcomer, Supply,
 };
 use crate::ipc::chunks::{Ledger, place_of};
 use crate::ipc::describe::{self, ImporterView, Sources};
@@ -46,6 +46,13 @@ fn answer(
     }
     if span.first != 0 {
         return Err(Refusal::BadRequest);
+    }
+    if let Some(handle) = object.driver_handle() {
+        return Ok(Supply::DriverHandle(FetchedHandle {
+            segment,
+            len,
+            handle,
+        }));
     }
     Ok(Supply::Whole(Fetched {
         file: object.descriptor(access).map_err(refusal)?,

@@ -10,8 +10,8 @@ mod tests;
 
 pub(crate) use hand_over::HeldMemory;
 
-use super::broker::{self, Broker, Exports, PeerPolicy, address};
-use super::chunks::{Catalog, Ledger};
+use super::broker::{self, Broker, Exports, FetchedHandle, PeerPolicy, address};
+use super::chunks::{Catalog, Ledger, MAX_RECORDS, seal};
 use super::deferred_reclaim;
 use super::describe::{Counts, Label};
 use super::event_arena::{EventArena, EventArenas};
@@ -306,6 +306,16 @@ impl Exporter {
         };
         records.set_export(index, export);
         let record = self.start_use(index, kind);
+        if let Some(handle) = memory.driver_handle() {
+            let len = memory.len() as u64;
+            let sealed = FetchedHandle {
+                segment,
+                len,
+                handle,
+            };
+            let sealed = seal(&key, &sealed);
+            self.catalog.set_sealed_handle(index, &sealed);
+        }
         let credential = Credential { record, key };
         cells.set(access, credential);
         drop(records);
@@ -351,6 +361,15 @@ impl Exporter {
         self.records()
     }
 
+    /// Takes the drivers' handles out of the catalog, which importers keep.
+    fn clear_sealed_handles(&self) {
+        let records = self.records();
+        let exports = records.exports_from(0, MAX_RECORDS).into_iter().flatten();
+        for (record, _) in exports.filter(|(_, export)| export.is_sealed()) {
+            self.catalog.clear_sealed_handle(record);
+        }
+    }
+
     fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock()
     }
@@ -365,6 +384,7 @@ impl Drop for Exporter {
         if process::is_forked() {
             return;
         }
+        self.clear_sealed_handles();
         // Tells importers that the context was dropped, and its process has not died.
         self.catalog.set_ended(Owner::EXPORTER, process::time());
         drop(self.ends_with_it.take());

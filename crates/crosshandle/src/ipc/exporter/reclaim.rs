@@ -56,6 +56,9 @@ impl Exporter {
         let segment = records.segment_of(record.index);
         let is_open = exported && self.is_open(record.index, segment);
         let export = records.take_export(record.index);
+        if export.as_ref().is_some_and(Export::is_sealed) {
+            self.catalog.clear_sealed_handle(record.index);
+        }
         let memory = self.note_freed(record.index, export.as_ref());
         let mut keep = Some(keep);
         let mut is_deferred = false;

@@ -122,7 +122,7 @@ fn a_driver_call_for_one_importer_holds_up_no_other() {
         let (first, _ledger) = attach(&exporter, &directory, slow).unwrap();
         let asking = scope.spawn(move || {
             let deadline = Deadline::after(DEADLINE);
-            let ask = || first.ask::<1>(Request::Mirror(slow), &deadline).is_err();
+            let ask = || first.ask(Request::Mirror(slow), &deadline).is_err();
             // Questions are taken again after the answer.
             (ask(), ask())
         });
@@ -235,7 +235,7 @@ fn others_ask_between_the_answers_of_one_opening() {
                 let answered = self.is_answered.0.clone();
                 self.scope.spawn(move || {
                     let deadline = Deadline::after(DEADLINE);
-                    let answer = connection.ask::<2>(Request::Arena(event), &deadline);
+                    let answer = connection.ask(Request::Arena(event), &deadline);
                     answered.send(answer.is_ok())
                 });
                 let began = std::time::Instant::now();

@@ -46,6 +46,13 @@ pub(crate) trait Shared: Any + Send + Sync {
         BackendBlob::NONE
     }
 
+    /// Returns the driver's handle to the memory, if the driver shares it by that alone and has no descriptor
+    /// of it. Whoever has the handle can map the memory, so it goes only to those who have shown a key. Calls no
+    /// driver.
+    fn driver_handle(&self) -> Option<BackendBlob> {
+        None
+    }
+
     /// Returns the pieces that the memory consists of, if it has no descriptor of its own.
     fn pieces(&self) -> Option<&PieceSet> {
         None
@@ -163,6 +170,13 @@ pub(super) struct Export {
     pub(super) key: Key,
     pub(super) object: Exported,
     pub(super) _counted: ExportedObject,
+}
+
+impl Export {
+    /// Returns whether the catalog has the driver's handle to its memory, sealed.
+    pub(super) fn is_sealed(&self) -> bool {
+        matches!(&self.object, Exported::Memory(memory) if memory.object.driver_handle().is_some())
+    }
 }
 
 pub(super) enum Exported {

@@ -3,6 +3,7 @@
 use super::Answer::{self, Truth, U32};
 use crate::abi::description;
 use crate::discovery::Device;
+use crosshandle::handle::BackendKind;
 use unified_runtime_sys::{
     UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_OFFSET,
     UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_SIZE,
@@ -38,13 +39,18 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         | name::UR_DEVICE_INFO_USM_CONTEXT_MEMCPY_SUPPORT_EXP
         | name::UR_DEVICE_INFO_USM_HOST_ALLOC_REGISTER_SUPPORT_EXP
         | name::UR_DEVICE_INFO_USM_P2P_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP
         | name::UR_DEVICE_INFO_DEVICE_WAIT_SUPPORT_EXP => Truth(true),
+
+        // Where the driver's graphs are what runs, there must be some.
+        name::UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP => {
+            let is_cuda = description::get().backend == BackendKind::Cuda;
+            Truth(!is_cuda || capabilities.native_graphs)
+        }
 
         // Commands in a command buffer have no events.
         name::UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
         // Features of kernels and programs.
         | name::UR_DEVICE_INFO_CLOCK_SUB_GROUP_SUPPORT_EXP

@@ -11,6 +11,10 @@ use unified_runtime_sys::{
     UR_MAP_FLAGS_MASK, ur_bool_t, ur_command_t, ur_event_handle_t, ur_map_flags_t,
 };
 
+/// Why captures refuse these commands.
+const NOT_RECORDED: &str =
+    "mapping cannot be recorded: the host looks at a region once, not at each run";
+
 entry_points! {
     pub(crate) fn map(
         queue: Handle<Queue>,
@@ -26,8 +30,8 @@ entry_points! {
         if flags & UR_MAP_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
-        let submission = Submission::new(queue, waits, event);
-        let (pointer, mapping, command) = buffer.map(queue, offset, size, flags)?;
+        let submission = Submission::new(queue, waits, event)?.not_captured(NOT_RECORDED)?;
+        let (pointer, mapping, command) = buffer.map(&submission, offset, size, flags)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_MAP, command, is_blocking != 0)?;
         buffer.note(mapping);
         mapped.put(pointer)
@@ -41,8 +45,8 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         not_null(pointer)?;
-        let (mapping, command) = buffer.unmap(queue, pointer)?;
-        let submission = Submission::new(queue, waits, event);
+        let submission = Submission::new(queue, waits, event)?.not_captured(NOT_RECORDED)?;
+        let (mapping, command) = buffer.unmap(&submission, pointer)?;
         let submitted = submission.submit(ur_command_t::UR_COMMAND_MEM_UNMAP, command, false);
         if submitted.is_err() {
             buffer.note(mapping);

@@ -128,9 +128,9 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
-        let command = unsafe { read_command(queue, buffer, offset, size, to) }?;
-        let submission = Submission::new(queue, waits, event);
+        let command = unsafe { read_command(&submission, buffer, offset, size, to) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ, command, is_blocking != 0)
     }
 
@@ -144,9 +144,9 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
-        let command = unsafe { write_command(queue, buffer, offset, size, from) }?;
-        let submission = Submission::new(queue, waits, event);
+        let command = unsafe { write_command(&submission, buffer, offset, size, from) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE, command, is_blocking != 0)
     }
 
@@ -160,8 +160,8 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        let submission = Submission::new(queue, waits, event);
-        let command = copy_command(queue, (from, from_offset), (to, to_offset), size)?;
+        let submission = Submission::new(queue, waits, event)?;
+        let command = copy_command(&submission, (from, from_offset), (to, to_offset), size)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY, command, false)
     }
 
@@ -175,10 +175,10 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         // SAFETY: the caller passes a pattern of this size.
         let command =
-            unsafe { fill_command(queue, buffer, pattern, pattern_size, offset, size) }?;
-        let submission = Submission::new(queue, waits, event);
+            unsafe { fill_command(&submission, buffer, pattern, pattern_size, offset, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_FILL, command, false)
     }
 }

@@ -186,12 +186,12 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
         let host = (host_origin, host_row_pitch, host_slice_pitch);
         // SAFETY: the caller passes memory that is valid until the command is done.
         let command =
-            unsafe { read_rect_command(queue, (buffer, place), (pointer, host), region) }?;
-        let submission = Submission::new(queue, waits, event);
+            unsafe { read_rect_command(&submission, (buffer, place), (pointer, host), region) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT, command, is_blocking != 0)
     }
 
@@ -210,12 +210,12 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
         let host = (host_origin, host_row_pitch, host_slice_pitch);
         // SAFETY: the caller passes memory that is valid until the command is done.
         let command =
-            unsafe { write_rect_command(queue, (buffer, place), (pointer, host), region) }?;
-        let submission = Submission::new(queue, waits, event);
+            unsafe { write_rect_command(&submission, (buffer, place), (pointer, host), region) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT, command, is_blocking != 0)
     }
 
@@ -233,10 +233,10 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
+        let submission = Submission::new(queue, waits, event)?;
         let to = (to_origin, to_row_pitch, to_slice_pitch);
         let from = (from_origin, from_row_pitch, from_slice_pitch);
-        let command = copy_rect_command(queue, (from_buffer, from), (to_buffer, to), region)?;
-        let submission = Submission::new(queue, waits, event);
+        let command = copy_rect_command(&submission, (from_buffer, from), (to_buffer, to), region)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT, command, false)
     }
 }

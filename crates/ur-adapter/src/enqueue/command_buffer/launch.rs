@@ -1,6 +1,7 @@
 //! Launches of kernels, recorded and updated.
 
-use super::{Appended, CommandBuffer, SyncPoints};
+use super::CommandBuffer;
+use super::appended::{Appended, SyncPoints};
 use crate::abi::boundary::{List, MaybeOut, entry_points, list};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, HandlesMut, Ref, Shared};
@@ -148,11 +149,12 @@ entry_points! {
         updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,
     ) {
         // Before the commands are looked at, so that these errors come first.
-        let executable = buffer.updatable().map_err(|failure| match updates.first() {
+        let run = buffer.updatable().map_err(|failure| match updates.first() {
             Some(update) if update.hCommand.is_null() => Failure::NULL_HANDLE,
             _ => failure,
         })?;
         // What is dropped on the way out is dropped after the lock.
+        let _replaced;
         let mut changed: Vec<(Ref<super::RecordedCommand>, RecordedLaunch)> = Vec::new();
         let mut commands = Vec::with_capacity(updates.len());
         let _updating = buffer.updating.lock();
@@ -175,7 +177,7 @@ entry_points! {
             commands.push((command.node, made));
             changed.push((command, new));
         }
-        executable.update_all(commands.drain(..))?;
+        _replaced = run.executable().update_all(commands.drain(..))?;
         for (command, launch) in &mut changed {
             // The launch of before goes with `changed`.
             if let Some(present) = &mut *command.launch.lock() {

@@ -1,37 +1,36 @@
 //! Command buffers: commands that are recorded once, and enqueued as one any number of times.
 //!
-//! - `recording`: what is recorded, and how it runs.
+//! - `appended`: what all calls that record have in common.
 //! - `append`, `append_rect`, `launch`: the entry points that record; `launch` also updates.
 
 mod append;
 mod append_rect;
+mod appended;
 mod launch;
-mod recording;
 
-use crate::abi::boundary::{Argument2, Call, In, MaybeOut, Out, OutPointer, entry_points};
+use crate::abi::boundary::{In, MaybeOut, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
-use crate::abi::object::{Handle, HandleList, Object, Ref, Shared, release, retain};
+use crate::abi::object::{Handle, Object, Ref, Shared, release, retain};
 use crate::abi::query::Answer;
 use crate::abi::stub::{Reason, Stub};
 use crate::context::Context;
 use crate::discovery::Device;
+use crate::enqueue::graph::recording::{Recording, Run};
 use crate::enqueue::{Submission, WaitList};
-use crate::event::Event;
 use crate::memory::buffer::BufferUse;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
-use crosshandle::{Command, ExecutableGraph, Node};
+use appended::Appended;
+use crosshandle::{Command, Node};
 use launch::RecordedLaunch;
-use recording::{Recording, Run};
-use std::mem::offset_of;
+use std::mem::{self, offset_of};
 use std::sync::Arc;
 use unified_runtime_sys::{
     ur_command_buffer_exp_dditable_t, ur_command_t, ur_event_handle_t,
     ur_exp_command_buffer_command_handle_t, ur_exp_command_buffer_command_handle_t_,
     ur_exp_command_buffer_desc_t, ur_exp_command_buffer_handle_t, ur_exp_command_buffer_handle_t_,
-    ur_exp_command_buffer_info_t, ur_exp_command_buffer_sync_point_t, ur_result_t,
-    ur_structure_type_t,
+    ur_exp_command_buffer_info_t, ur_result_t, ur_structure_type_t,
 };
 
 /// A command buffer.
@@ -43,10 +42,7 @@ pub(crate) struct CommandBuffer {
     is_profiling: bool,
     /// Held during an update, so that none is lost. Taken before any other lock.
     updating: Lock<()>,
-    /// The event of the latest run. Held until the next is submitted, which comes after it. Taken before
-    /// `state`.
-    last: Lock<Option<crosshandle::Event>>,
-    /// Never locked while commands are submitted or updated, which may wait for a device.
+    /// Never locked while a driver is called, which may wait for a device.
     state: Lock<State>,
 }
 
@@ -58,12 +54,17 @@ pub(crate) struct RecordedCommand {
 }
 
 struct State {
-    recording: Recording,
+    phase: Phase,
     /// The node of each sync point.
     nodes: Vec<Node>,
     commands: Vec<Ref<RecordedCommand>>,
-    /// There once the command buffer is finalized.
-    run: Option<Run>,
+}
+
+enum Phase {
+    Recording(Recording),
+    /// A thread makes what runs, and has the recording meanwhile.
+    Finalizing,
+    Final(Arc<Run>),
 }
 
 impl Object for CommandBuffer {
@@ -88,12 +89,13 @@ impl Destination for CommandBuffer {
     }
 
     fn note(&self, buffer: BufferUse<'_>) {
-        let state = &mut *self.state.lock();
-        match &mut state.run {
+        match &mut self.state.lock().phase {
+            Phase::Recording(recording) => recording.note(&buffer),
+            // What is appended now is refused.
+            Phase::Finalizing => {}
             // An update brings it along. If that is refused after this, the buffer is told of queues that do
             // not use it, which does no harm.
-            Some(run) => run.note(&buffer),
-            None => state.recording.note(&buffer),
+            Phase::Final(run) => run.note(&buffer),
         }
     }
 }
@@ -103,58 +105,6 @@ fn not_finalized() -> Failure {
         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
         "this command buffer is not finalized",
     )
-}
-
-/// What all calls that record have in common: the commands to come after, and what the caller wants to know.
-pub(crate) struct Appended<'a> {
-    after: &'a [ur_exp_command_buffer_sync_point_t],
-    sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
-    command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
-}
-
-impl<'a> Appended<'a> {
-    /// Begins a call.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED_FEATURE` for events: commands inside wait for none and signal none.
-    fn new(
-        after: &'a [ur_exp_command_buffer_sync_point_t],
-        waits: &HandleList<'_, Event>,
-        sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
-        event: &Option<OutPointer<'_, ur_event_handle_t>>,
-        command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
-    ) -> Result<Self> {
-        if !waits.is_empty() || event.is_some() {
-            return Err(Failure::unsupported(
-                "commands in a command buffer wait for no events and signal none; let \
-                 urEnqueueCommandBufferExp do that",
-            ));
-        }
-        Ok(Self {
-            after,
-            sync_point,
-            command,
-        })
-    }
-}
-
-/// An argument of an entry point: the commands of the command buffer that one comes after.
-struct SyncPoints;
-
-impl Argument2 for SyncPoints {
-    type A = u32;
-    type B = *const ur_exp_command_buffer_sync_point_t;
-    type Value<'a> = &'a [ur_exp_command_buffer_sync_point_t];
-
-    unsafe fn read<'a>(count: u32, first: Self::B, _call: &'a Call) -> Result<Self::Value<'a>> {
-        if first.is_null() != (count == 0) {
-            return Err(Failure::of(
-                ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_WAIT_LIST_EXP,
-            ));
-        }
-        // SAFETY: as promised to this function.
-        unsafe { crate::abi::boundary::list(first, count as usize) }
-    }
 }
 
 impl CommandBuffer {
@@ -195,13 +145,13 @@ impl CommandBuffer {
         appended: &Appended<'_>,
     ) -> Result<()> {
         self.check_wanted(appended)?;
-        let mut state = self.state.lock();
-        if state.run.is_some() {
+        let state = &mut *self.state.lock();
+        let Phase::Recording(recording) = &mut state.phase else {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
                 "this command buffer is finalized: it takes no more commands",
             ));
-        }
+        };
         let unknown =
             || Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_EXP);
         let node_of = |point: &u32| state.nodes.get(*point as usize).copied();
@@ -210,7 +160,7 @@ impl CommandBuffer {
         if self.is_in_order {
             after.extend(state.nodes.last());
         }
-        let node = state.recording.add(command, &after)?;
+        let node = recording.add(command, &after)?;
         let sync_point = state.nodes.len() as u32;
         state.nodes.push(node);
         if let Some(place) = &appended.command {
@@ -249,20 +199,58 @@ impl CommandBuffer {
         })
     }
 
-    /// Returns the executable graph, to be updated.
+    /// Returns what runs.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` before the command buffer is finalized.
+    fn run(&self) -> Result<Arc<Run>> {
+        match &self.state.lock().phase {
+            Phase::Final(run) => Ok(Arc::clone(run)),
+            Phase::Recording(_) | Phase::Finalizing => Err(not_finalized()),
+        }
+    }
+
+    /// Returns what runs, to be updated.
     ///
     /// # Errors
     /// `INVALID_OPERATION` before the command buffer is finalized, or if it was not created for updates.
-    fn updatable(&self) -> Result<Arc<ExecutableGraph>> {
-        let state = self.state.lock();
-        let run = state.run.as_ref().ok_or_else(not_finalized)?;
+    fn updatable(&self) -> Result<Arc<Run>> {
+        let run = self.run()?;
         if !self.is_updatable {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
                 "this command buffer was not created for updates",
             ));
         }
-        Ok(run.executable())
+        Ok(run)
+    }
+
+    /// Makes what runs of the recording.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` for a command buffer that is finalized, or that another thread finalizes; limits of
+    /// the driver, after which commands can still be appended.
+    fn finalize(&self) -> Result<()> {
+        let recording = {
+            let state = &mut *self.state.lock();
+            match mem::replace(&mut state.phase, Phase::Finalizing) {
+                Phase::Recording(recording) => recording,
+                phase => {
+                    state.phase = phase;
+                    return Err(Failure::new(
+                        ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                        "this command buffer is finalized already",
+                    ));
+                }
+            }
+        };
+        let run = recording.instantiate();
+        let (phase, result) = match run {
+            Ok(run) => (Phase::Final(Arc::new(run)), Ok(())),
+            Err(failure) => (Phase::Recording(recording), Err(failure)),
+        };
+        self.state.lock().phase = phase;
+        result
     }
 }
 
@@ -275,10 +263,9 @@ entry_points! {
     ) {
         let inner = context.on(device)?;
         let state = State {
-            recording: Recording::new(inner),
+            phase: Phase::Recording(Recording::new(inner)),
             nodes: Vec::new(),
             commands: Vec::new(),
-            run: None,
         };
         created.put(Shared::hand_out(Shared::new(CommandBuffer {
             context: context.to_ref(),
@@ -287,22 +274,12 @@ entry_points! {
             is_in_order: desc.isInOrder != 0,
             is_profiling: desc.enableProfiling != 0,
             updating: Lock::default(),
-            last: Lock::default(),
             state: Lock::new(state),
         })))
     }
 
     fn finalize(buffer: Handle<CommandBuffer>) {
-        let mut state = buffer.state.lock();
-        if state.run.is_some() {
-            return Err(Failure::new(
-                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "this command buffer is finalized already",
-            ));
-        }
-        let run = state.recording.instantiate()?;
-        state.run = Some(run);
-        Ok(())
+        buffer.finalize()
     }
 
     fn get_info(
@@ -334,23 +311,12 @@ entry_points! {
                 "this queue is on another device than the command buffer",
             ));
         }
-        let mut submission = Submission::new(queue, waits, event);
+        let mut submission = Submission::new(queue, waits, event)?;
         if buffer.is_profiling {
             submission = submission.with_timestamps();
         }
-        let mut last = buffer.last.lock();
-        let mut command = {
-            let state = buffer.state.lock();
-            let run = state.run.as_ref().ok_or_else(not_finalized)?;
-            run.command(queue)
-        };
-        if let Some(last) = &*last
-            && matches!(last.try_wait(), Ok(false))
-        {
-            command = command.after(last);
-        }
         let kind = ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP;
-        submission.submit_and_keep(kind, command, &mut last)
+        buffer.run()?.submit(submission, kind)
     }
 }
 

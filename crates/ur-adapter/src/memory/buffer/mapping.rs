@@ -7,7 +7,7 @@ use super::Buffer;
 use super::storage::View;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
-use crate::queue::Queue;
+use crate::queue::destination::Destination;
 use crosshandle::{AllocationOptions, Command, Memory, MemoryKind, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{
@@ -46,7 +46,7 @@ impl Buffer {
     /// caller [notes](Self::note) the mapping when it has submitted the command.
     pub(crate) fn map(
         &self,
-        queue: &Queue,
+        destination: &dyn Destination,
         offset: usize,
         len: usize,
         flags: ur_map_flags_t,
@@ -72,7 +72,9 @@ impl Buffer {
         let is_read =
             flags & UR_MAP_FLAG_READ != 0 || flags & UR_MAP_FLAG_WRITE_INVALIDATE_REGION == 0;
         let command = match mapping.host_range(self)? {
-            Some(host) if is_read => Command::copy(self.storage.range(queue, offset, len)?, host)?,
+            Some(host) if is_read => {
+                Command::copy(self.storage.range(destination, offset, len)?, host)?
+            }
             _ => Command::marker(),
         };
         Ok((pointer.cast(), mapping, command))
@@ -85,7 +87,11 @@ impl Buffer {
 
     /// Forgets the latest mapping at an address, and returns it with the command that brings back what
     /// the host has written.
-    pub(crate) fn unmap(&self, queue: &Queue, pointer: *mut c_void) -> Result<(Mapping, Command)> {
+    pub(crate) fn unmap(
+        &self,
+        destination: &dyn Destination,
+        pointer: *mut c_void,
+    ) -> Result<(Mapping, Command)> {
         let mut mappings = self.mappings.0.lock();
         let index = mappings
             .iter()
@@ -100,7 +106,8 @@ impl Buffer {
         let command = match mapping.host_range(self)? {
             Some(host) if mapping.is_writable => Command::copy(
                 host,
-                self.storage.range(queue, mapping.offset, mapping.len)?,
+                self.storage
+                    .range(destination, mapping.offset, mapping.len)?,
             )?,
             _ => Command::marker(),
         };

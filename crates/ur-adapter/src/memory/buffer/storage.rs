@@ -47,9 +47,9 @@ impl BufferUse<'_> {
 }
 
 impl RecordedUse {
-    /// Notes a queue, before the recording is submitted to it.
-    pub(crate) fn by(&self, queue: &Queue) {
-        self.0.users.note(queue);
+    /// Notes where the recording is submitted to, before it is.
+    pub(crate) fn by(&self, destination: &dyn Destination) {
+        destination.note(BufferUse(&self.0));
     }
 
     /// Returns whether both are of one buffer.

@@ -106,17 +106,22 @@ impl ExecutableGraph {
     /// [`instantiate`](crate::Graph::instantiate) does.
     ///
     /// # Errors
-    /// As for [`Graph::add`](crate::Graph::add) and [`Graph::instantiate`](crate::Graph::instantiate); the
-    /// graph stays as it was.
+    /// As for [`Graph::add`](crate::Graph::add) and [`Graph::instantiate`](crate::Graph::instantiate), and
+    /// [`Error::Unsupported`] for a command that runs a graph, or a node that does; the graph stays as it was.
     pub fn update(&self, node: Node, command: Command) -> Result<()> {
-        self.update_all([(node, command)])
+        drop(self.update_all([(node, command)])?);
+        Ok(())
     }
 
-    /// Updates several nodes at once: all of them, or after an error none.
+    /// Updates several nodes at once: all of them, or after an error none. Returns what they replace, for a
+    /// caller that holds locks which the drop of memory or of kernels may take.
     ///
     /// # Errors
     /// As [`update`](Self::update).
-    pub fn update_all(&self, updates: impl IntoIterator<Item = (Node, Command)>) -> Result<()> {
+    pub fn update_all(
+        &self,
+        updates: impl IntoIterator<Item = (Node, Command)>,
+    ) -> Result<Replaced> {
         // Nothing is locked here: the iterator is the program's, and so may be what a command or a node keeps,
         // which is dropped here, after an error too. No update changes how many nodes there are, or their order.
         let recorded = Arc::clone(&self.state.lock().nodes);
@@ -131,11 +136,18 @@ impl ExecutableGraph {
             let old = old.ok_or_else(|| {
                 Error::invalid("this node was recorded after this graph was instantiated")
             })?;
+            if old.ends_graph {
+                return Err(Error::Unsupported(
+                    "this node runs a whole graph, which no other command can replace".into(),
+                ));
+            }
             let new = Recorded::new(command.submission, Arc::clone(&old.after))?;
             changed.push((index, new.prepare(&self.core)?));
         }
-        drop(self.replace(&changed)?);
-        Ok(())
+        Ok(Replaced {
+            _state: self.replace(&changed)?,
+            _nodes: recorded,
+        })
     }
 
     /// Replaces nodes, one update at a time. Returns the state of before, to be dropped without a lock.
@@ -175,6 +187,20 @@ impl ExecutableGraph {
     /// Returns whether a run is one launch of a graph of the driver.
     pub fn is_native(&self) -> bool {
         self.state.lock().driver_graph.is_some()
+    }
+}
+
+/// The nodes that an [update](ExecutableGraph::update_all) replaced. Its drop drops the memory and kernels
+/// that nothing else keeps.
+pub struct Replaced {
+    _state: State,
+    /// Kept too: on an update by several threads at once, the state may be that of another one.
+    _nodes: GraphNodes,
+}
+
+impl fmt::Debug for Replaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replaced").finish_non_exhaustive()
     }
 }
 

@@ -2,12 +2,12 @@
 
 mod executable;
 
-pub use executable::ExecutableGraph;
+pub use executable::{ExecutableGraph, Replaced};
 
 use crate::api::command::Command;
 use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
-use crate::hal::{GraphNode, RecordedWork, Submission};
+use crate::hal::{GraphNode, GraphRun, RecordedWork, Submission, Work};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -58,24 +58,33 @@ struct Recorded {
     work: Arc<RecordedWork>,
     after: Arc<[u32]>,
     is_on_host: bool,
+    /// A node that stands for a whole graph, whose nodes it comes after: no other command takes its place.
+    ends_graph: bool,
 }
 
 impl Recorded {
     /// Takes a command that comes after some nodes.
     fn new(submission: Submission, after: Arc<[u32]>) -> Result<Self> {
-        if !submission.waits.is_empty() || submission.signal.is_some() {
-            return Err(Error::Unsupported(
-                "a recorded command waits for no event and signals none; let the command that runs \
-                 the graph do that (`ExecutableGraph::command`)"
-                    .into(),
-            ));
-        }
+        check_events(&submission)?;
         Ok(Self {
             work: Arc::new(RecordedWork::new(submission.work)?),
             after,
             is_on_host: submission.is_on_host,
+            ends_graph: false,
         })
     }
+}
+
+/// Refuses a command with events.
+fn check_events(submission: &Submission) -> Result<()> {
+    if submission.waits.is_empty() && submission.signal.is_none() {
+        return Ok(());
+    }
+    Err(Error::Unsupported(
+        "a recorded command waits for no event and signals none; let the command that runs the graph do \
+         that (`ExecutableGraph::command`)"
+            .into(),
+    ))
 }
 
 impl Graph {
@@ -96,13 +105,15 @@ impl Graph {
     ///
     /// A command comes after nodes that are there already, so a graph has no cycles.
     ///
+    /// [The command that runs another graph](ExecutableGraph::command) records that graph's nodes, as they
+    /// are now: later updates of the other graph change nothing here. The node that is returned is done when
+    /// all of them are, and takes no [update](ExecutableGraph::update).
+    ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a node of another graph, or more than 4,294,967,295 nodes;
-    /// [`Error::Unsupported`] for a command that waits for or signals an event, calls a function, or
-    /// runs a graph.
+    /// [`Error::InvalidArgument`] for a node of another graph, a graph of another context, or more than
+    /// 4,294,967,295 nodes; [`Error::Unsupported`] for a command that waits for or signals an event, or
+    /// calls a function.
     pub fn add(&mut self, command: Command, after: &[Node]) -> Result<Node> {
-        let index = u32::try_from(self.nodes.len());
-        let index = index.map_err(|_| Error::invalid("a graph has at most 4,294,967,295 nodes"))?;
         let mut before: SmallVec<[u32; 8]> = match command.submission.after_earlier {
             true => self.ends(),
             false => self.barrier.into_iter().collect(),
@@ -113,8 +124,18 @@ impl Graph {
         before.sort_unstable();
         before.dedup();
         let is_barrier = command.submission.before_later;
-        self.nodes
-            .push(Recorded::new(command.submission, before.as_slice().into())?);
+        match &command.submission.work {
+            Work::Graph(run) => {
+                check_events(&command.submission)?;
+                self.add_graph(run, &before)?;
+            }
+            _ => {
+                index_after(self.nodes.len(), 1)?;
+                self.nodes
+                    .push(Recorded::new(command.submission, before.as_slice().into())?);
+            }
+        }
+        let index = self.nodes.len() as u32 - 1;
         if is_barrier {
             self.barrier = Some(index);
         }
@@ -122,6 +143,42 @@ impl Graph {
             graph: self.id,
             index,
         })
+    }
+
+    /// Records the nodes of another graph after some of this one, and one that comes after all of them.
+    fn add_graph(&mut self, run: &GraphRun, before: &[u32]) -> Result<()> {
+        if !Arc::ptr_eq(&run.counter, self.core.exporter().copied()) {
+            return Err(Error::invalid("this graph is one of another context"));
+        }
+        let first = self.nodes.len();
+        index_after(first, run.nodes.len() + 1)?;
+        let mut is_end = vec![true; run.nodes.len()];
+        for node in run.nodes.iter() {
+            let after = match &*node.after {
+                [] => before.into(),
+                after => {
+                    after
+                        .iter()
+                        .for_each(|index| is_end[*index as usize] = false);
+                    after.iter().map(|index| index + first as u32).collect()
+                }
+            };
+            self.nodes.push(Recorded {
+                work: Arc::clone(&node.work),
+                after,
+                is_on_host: node.is_on_host,
+                ends_graph: node.ends_graph,
+            });
+        }
+        let ends = (first as u32..).zip(is_end).filter(|(_, is_end)| *is_end);
+        let after: Arc<[u32]> = match run.nodes.len() {
+            0 => before.into(),
+            _ => ends.map(|(index, _)| index).collect(),
+        };
+        let mut end = Recorded::new(Submission::new(Work::Marker), after)?;
+        end.ends_graph = true;
+        self.nodes.push(end);
+        Ok(())
     }
 
     /// Returns the nodes after which nothing comes yet.
@@ -167,6 +224,14 @@ impl Graph {
     }
 }
 
+/// Refuses more nodes than have indices.
+fn index_after(len: usize, more: usize) -> Result<()> {
+    match len.checked_add(more) {
+        Some(len) if len <= u32::MAX as usize => Ok(()),
+        _ => Err(Error::invalid("a graph has at most 4,294,967,295 nodes")),
+    }
+}
+
 fn unknown_node() -> Error {
     Error::invalid("this node is one of another graph")
 }
@@ -190,6 +255,7 @@ impl Recorded {
             work: Arc::clone(&self.work),
             after: Arc::clone(&self.after),
             is_on_host: self.is_on_host,
+            ends_graph: self.ends_graph,
             prepared,
         }))
     }

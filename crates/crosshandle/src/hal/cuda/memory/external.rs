@@ -2,8 +2,8 @@
 //!
 //! Memory made with virtual memory management has a descriptor like ours. Other allocations only
 //! have a *legacy IPC handle*: 64 bytes with which another process maps all of the allocation,
-//! without keeping it. It travels in a *legacy IPC descriptor*, a small file that stands where a
-//! descriptor of the memory would.
+//! without keeping it. It crosses as it is, with a number by which only the exporter's process knows the
+//! allocation.
 //!
 //! One range of addresses may have many allocations beneath it, mapped side by side, as torch's expandable
 //! segments have. They are shared as pieces: those that the range touches, as they are now.
@@ -14,24 +14,18 @@ use crate::hal::Segment;
 use crate::hal::cuda::device::Gpu;
 use crate::hal::cuda::driver::{DeviceAddress, Found, LegacyHandle};
 use crate::hal::cuda::scheduler::{self, Urgency};
-use crate::ipc::{Piece, PiecePart, PieceSet, PiecedMemory, Shared};
-use crate::os::{memfd, process};
+use crate::ipc::{BackendBlob, Piece, PiecePart, PieceSet, PiecedMemory, Shared};
+use crate::os::process;
 use crate::sync::Mutex;
 use crate::types::{Access, Address, DriverAllocation, SharedBytes};
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Weak};
 
-/// The layout of a legacy IPC descriptor: its first bytes, the place of the handle, and the place
-/// of a number by which only the exporter's process knows the allocation.
-const MAGIC: &[u8; 16] = b"crosshandle card";
-const HANDLE: Range<usize> = 16..80;
-const NUMBER: Range<usize> = 80..96;
-/// Bytes of a legacy IPC descriptor. No memory has so few: it comes in pages.
-const DESCRIPTOR_BYTES: usize = 96;
+/// Bytes of the number that tells an allocation of this process from all others.
+const NUMBER_BYTES: usize = 16;
 
 /// Returns the allocations of the program that each range lies in, an address and a length, and their
 /// offset there. Ranges in allocations that lie side by side have one segment.
@@ -220,6 +214,10 @@ impl<S: Shared> Shared for AddressSegment<S> {
         self.memory.descriptor(access)
     }
 
+    fn driver_handle(&self) -> Option<BackendBlob> {
+        self.memory.driver_handle()
+    }
+
     fn pieces(&self) -> Option<&PieceSet> {
         self.memory.pieces()
     }
@@ -259,8 +257,8 @@ fn retain(gpu: &Arc<Gpu>, found: Found) -> Result<CudaPhysical> {
 /// Memory with a legacy IPC handle, in the process that allocated it.
 struct LegacyExport {
     len: usize,
-    number: [u8; NUMBER.end - NUMBER.start],
-    descriptor: Arc<OwnedFd>,
+    handle: LegacyHandle,
+    number: [u8; NUMBER_BYTES],
 }
 
 /// Memory adopted in this process, where the driver doesn't open this process's own handles.
@@ -273,22 +271,19 @@ impl LegacyExport {
         found: Found,
         start: Address,
     ) -> Result<Arc<AddressSegment<LegacyExport>>> {
-        let mut number = [0; NUMBER.end - NUMBER.start];
+        let mut number = [0; NUMBER_BYTES];
         process::random(&mut number).map_err(Error::os("reading random bytes"))?;
-        let mut bytes = [0; DESCRIPTOR_BYTES];
-        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
-        bytes[HANDLE].copy_from_slice(&gpu.driver().legacy_handle(found.start)?);
-        bytes[NUMBER].copy_from_slice(&number);
-        let descriptor = memfd::create_constant("crosshandle-card", &bytes);
-        let descriptor = descriptor.map_err(Error::os("creating a card for memory"))?;
         let memory = Self {
             len: found.len,
+            handle: gpu.driver().legacy_handle(found.start)?,
             number,
-            descriptor: Arc::new(descriptor),
         };
         let segment = Arc::new(AddressSegment { start, memory });
         let mut adopted = ADOPTED.lock();
-        adopted.retain(|segment| segment.strong_count() > 0);
+        // Only before it would grow, so that the cost of looking spreads.
+        if adopted.len() == adopted.capacity() {
+            adopted.retain(|segment| segment.strong_count() > 0);
+        }
         adopted.push(Arc::downgrade(&segment));
         Ok(segment)
     }
@@ -300,56 +295,58 @@ impl Shared for LegacyExport {
     }
 
     fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
-        Ok(Arc::clone(&self.descriptor))
+        Err(Error::invalid(
+            "memory with a legacy handle has no descriptor",
+        ))
+    }
+
+    fn driver_handle(&self) -> Option<BackendBlob> {
+        let mut bytes = [0; LEGACY_BYTES + NUMBER_BYTES];
+        bytes[..LEGACY_BYTES].copy_from_slice(&self.handle);
+        bytes[LEGACY_BYTES..].copy_from_slice(&self.number);
+        Some(BackendBlob::new(&bytes))
     }
 }
 
-/// The bytes of a peer's legacy IPC descriptor.
-pub(super) struct LegacyDescriptor([u8; DESCRIPTOR_BYTES]);
+/// Bytes of a legacy IPC handle.
+const LEGACY_BYTES: usize = size_of::<LegacyHandle>();
 
-impl LegacyDescriptor {
-    /// Reads a peer's file; `None` if it is no such descriptor. Only sealed memory is one: reading
-    /// a file of a file system that the peer serves itself could last for ever.
-    pub(super) fn read(file: &OwnedFd) -> Result<Option<Self>> {
-        let looking = Error::os("looking at imported memory");
-        let (len, is_sealed) = memfd::check(file).map_err(&looking)?;
-        if len != DESCRIPTOR_BYTES as u64 || !is_sealed {
-            return Ok(None);
-        }
-        let mut bytes = [0; DESCRIPTOR_BYTES];
-        let read = memfd::read_start(file.as_fd(), &mut bytes).map_err(&looking)?;
-        let is_one = read == DESCRIPTOR_BYTES && bytes.starts_with(MAGIC);
-        Ok(is_one.then_some(Self(bytes)))
+/// Maps memory of another process. `handle` and `len` are the exporter's word.
+pub(crate) fn open_legacy(
+    gpu: &Arc<Gpu>,
+    handle: &BackendBlob,
+    len: usize,
+) -> Result<Arc<dyn Segment>> {
+    let bytes = handle.as_bytes();
+    let Some((handle, number)) = bytes.split_first_chunk::<LEGACY_BYTES>() else {
+        return Err(Error::Protocol("its handle of the driver is too short"));
+    };
+    if number.len() != NUMBER_BYTES {
+        return Err(Error::Protocol("its handle of the driver has another size"));
     }
-
-    /// Maps the memory. `len` is the exporter's word.
-    pub(super) fn open(&self, gpu: &Arc<Gpu>, len: usize) -> Result<Arc<dyn Segment>> {
-        let adopted: Vec<_> = ADOPTED.lock().iter().filter_map(Weak::upgrade).collect();
-        let is_it = |own: &Arc<AddressSegment<LegacyExport>>| own.memory.number == self.0[NUMBER];
-        if let Some(own) = adopted.into_iter().find(is_it) {
-            return Ok(own);
-        }
-        let mut handle: LegacyHandle = [0; 64];
-        handle.copy_from_slice(&self.0[HANDLE]);
-        // An allocation can be opened in one context of a process only.
-        let gpu = gpu.primary();
-        let _current = gpu.enter()?;
-        let start = gpu.driver().open_legacy(&handle)?;
-        let memory = LegacyImport {
-            gpu: Arc::clone(gpu),
-            start,
-            len,
-        };
-        let actual = gpu.driver().look_at(start)?.map_or(0, |found| found.len);
-        if actual != len {
-            return Err(Error::Extent {
-                end: len as u64,
-                actual: actual as u64,
-            });
-        }
-        let start = address_of(start)?;
-        Ok(Arc::new(AddressSegment { start, memory }))
+    let adopted: Vec<_> = ADOPTED.lock().iter().filter_map(Weak::upgrade).collect();
+    let is_it = |own: &Arc<AddressSegment<LegacyExport>>| own.memory.number == number;
+    if let Some(own) = adopted.into_iter().find(is_it) {
+        return Ok(own);
     }
+    // An allocation can be opened in one context of a process only.
+    let gpu = gpu.primary();
+    let _current = gpu.enter()?;
+    let start = gpu.driver().open_legacy(handle)?;
+    let memory = LegacyImport {
+        gpu: Arc::clone(gpu),
+        start,
+        len,
+    };
+    let actual = gpu.driver().look_at(start)?.map_or(0, |found| found.len);
+    if actual != len {
+        return Err(Error::Extent {
+            end: len as u64,
+            actual: actual as u64,
+        });
+    }
+    let start = address_of(start)?;
+    Ok(Arc::new(AddressSegment { start, memory }))
 }
 
 /// Memory with a legacy IPC handle, of another process.
@@ -382,32 +379,5 @@ impl Shared for LegacyImport {
 
     fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
         Err(Error::invalid("only the exporter of memory can share it"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sealed_memory_of_its_size_is_a_legacy_descriptor() {
-        let mut bytes = [7; DESCRIPTOR_BYTES + 1];
-        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
-        let is_card = |file: &OwnedFd| LegacyDescriptor::read(file).unwrap().is_some();
-        for (len, wanted) in [
-            (DESCRIPTOR_BYTES - 1, false),
-            (DESCRIPTOR_BYTES, true),
-            (DESCRIPTOR_BYTES + 1, false),
-        ] {
-            let file = memfd::create_constant("card", &bytes[..len]).unwrap();
-            assert_eq!(is_card(&file), wanted, "{len} bytes");
-        }
-        assert!(!is_card(
-            &memfd::create_constant("card", &[7; DESCRIPTOR_BYTES]).unwrap()
-        ));
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let unsealed = rustix::fs::memfd_create("card", flags).unwrap();
-        rustix::io::pwrite(&unsealed, &bytes[..DESCRIPTOR_BYTES], 0).unwrap();
-        assert!(!is_card(&unsealed));
     }
 }

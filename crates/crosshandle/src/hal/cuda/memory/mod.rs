@@ -22,7 +22,6 @@ use crate::os::descriptor;
 use crate::os::descriptor::FileKind;
 use crate::types::{Access, MemoryKind};
 use device_memory::CudaSegment;
-use external::LegacyDescriptor;
 use pinned::PinnedSegment;
 use process_word::ProcessWord;
 use std::os::fd::OwnedFd;
@@ -50,9 +49,6 @@ pub(super) fn import(
 ) -> Result<Arc<dyn Segment>> {
     let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
     if kind == FileKind::Regular {
-        if let Some(descriptor) = LegacyDescriptor::read(file)? {
-            return descriptor.open(gpu, len);
-        }
         let memory = HostSegment::import(file, len, access)?;
         return Ok(Arc::new(PinnedSegment::register(gpu, memory, access)?));
     }

@@ -6,7 +6,7 @@ mod under_way;
 use crate::error::Result;
 use crate::ipc::broker::admission::{Admission, Limits, Number, Verdict};
 use crate::ipc::broker::exports::{
-    Attached, Exports, Fetch, Fetched, FetchedPieces, Newcomer, PieceFile, Supply,
+    Attached, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, Newcomer, PieceFile, Supply,
 };
 use crate::ipc::broker::protocol::{
     BadMessage, PieceTable, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
@@ -481,6 +481,18 @@ impl From<Supply> for Answer {
     fn from(supply: Supply) -> Self {
         match supply {
             Supply::Whole(fetched) => fetched.into(),
+            Supply::DriverHandle(FetchedHandle {
+                segment,
+                len,
+                handle,
+            }) => Self::new(
+                Reply::DriverHandle {
+                    segment,
+                    len,
+                    handle,
+                },
+                [],
+            ),
             Supply::Pieces(FetchedPieces {
                 segment,
                 len,

@@ -16,6 +16,9 @@ pub(crate) trait Dialogue {
     /// Returns the next question, for `most` descriptors at most.
     fn question(&mut self, most: usize) -> Request;
 
+    /// Does what can be done before the first question is answered. Not called while other threads wait to ask.
+    fn meanwhile(&mut self) {}
+
     /// Looks at the answer to the question that was returned last; returns whether there is another
     /// question.
     fn look(&mut self, answer: &Answer) -> Result<bool>;
@@ -75,6 +78,9 @@ impl Connection {
         let mut turn = self.await_turn(deadline)?;
         let mut asked = dialogue.question(most);
         self.send(asked, &mut turn)?;
+        if !self.has_waiting() {
+            deadline.excluding(|| dialogue.meanwhile());
+        }
         loop {
             let failure = match self.receive(&mut turn, asked, deadline.get()) {
                 Ok(answer) => {
@@ -154,28 +160,31 @@ impl Connection {
 
     /// Asks several questions, and hands each answer on. Some are asked ahead, so that both sides work at the
     /// same time, unless other threads wait to ask. Ends at the first refusal; answers that are under way then are
-    /// told from later ones by their numbers. The time that `take` takes does not count.
+    /// told from later ones by their numbers. `meanwhile` gets the place of a question before its answer is waited for.
+    /// The time that both take does not count.
     pub(crate) fn ask_each(
         &self,
         requests: &[Request],
         deadline: &Deadline,
+        mut meanwhile: impl FnMut(usize),
         mut take: impl FnMut(Answer) -> Result<()>,
     ) -> Result<()> {
-        let mut rest = requests.iter();
+        let mut rest = requests.iter().enumerate();
         let mut asked = VecDeque::new();
         let mut turn = self.await_turn(deadline)?;
         loop {
             while asked.len() < MAX_QUESTIONS_AHEAD
                 && (asked.is_empty() || !self.has_waiting())
-                && let Some(request) = rest.next()
+                && let Some((place, request)) = rest.next()
             {
                 turn.renew();
                 self.send(*request, &mut turn)?;
-                asked.push_back((*request, turn.serial, turn.early.take()));
+                asked.push_back((place, *request, turn.serial, turn.early.take()));
             }
-            let Some((request, serial, early)) = asked.pop_front() else {
+            let Some((place, request, serial, early)) = asked.pop_front() else {
                 return Ok(());
             };
+            deadline.excluding(|| meanwhile(place));
             (turn.serial, turn.early) = (serial, early);
             let answer = self.receive(&mut turn, request, deadline.get());
             let answer = answer.map_err(|failure| self.explain_failure(failure))?;

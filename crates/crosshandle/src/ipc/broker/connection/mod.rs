@@ -209,16 +209,26 @@ impl Connection {
         Arc::clone(&self.stream)
     }
 
-    /// Asks a question, and waits for the answer and its `N` descriptors.
-    pub(crate) fn ask<const N: usize>(
-        &self,
-        request: Request,
-        deadline: &Deadline,
-    ) -> Result<(Reply, [PeerDescriptor; N])> {
-        self.ask_before(request, None, deadline)
+    /// Asks a question, and waits for the answer, with whatever comes along.
+    pub(crate) fn ask(&self, request: Request, deadline: &Deadline) -> Result<Answer> {
+        let mut turn = self.await_turn(deadline)?;
+        self.send(request, &mut turn)?;
+        self.finish(turn, request, deadline)
     }
 
-    /// Asks a question as [`ask`](Self::ask) does, and at the same time the one that is likely to be asked
+    /// Waits for the answer to the question of a turn, and ends the turn.
+    fn finish(
+        &self,
+        mut turn: QuestionTurn<'_>,
+        request: Request,
+        deadline: &Deadline,
+    ) -> Result<Answer> {
+        let answer = self.receive(&mut turn, request, deadline.get());
+        drop(turn);
+        answer.map_err(|failure| self.explain_failure(failure))
+    }
+
+    /// Asks a question whose answer comes with `N` descriptors, and at the same time the one that is likely to be asked
     /// next: its answer is there sooner. If another one is asked next, the answer to this one is dropped.
     pub(crate) fn ask_before<const N: usize>(
         &self,
@@ -233,9 +243,7 @@ impl Connection {
             self.transmit(next, serial)?;
             self.questions.lock().ahead = Some((next, serial));
         }
-        let answer = self.receive(&mut turn, request, deadline.get());
-        drop(turn);
-        let answer = answer.map_err(|failure| self.explain_failure(failure))?;
+        let answer = self.finish(turn, request, deadline)?;
         if answer.pieces.is_some() {
             return Err(Error::Protocol("it answers another question"));
         }

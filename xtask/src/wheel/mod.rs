@@ -1,14 +1,17 @@
 //! The Python wheel: the module, the command and the Unified Runtime adapters in one file.
 
+mod check;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::Result;
 use crate::python::{Environment, command};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
+
+pub(crate) use check::{test, test_with_dpnp};
 
 /// The package's own files.
 const PACKAGE: &str = "crates/crosshandle-python";
@@ -45,8 +48,6 @@ const DEVELOPMENT: Profile = Profile {
     name: "dev",
     directory: "debug",
 };
-const TEST_LIMIT: Duration = Duration::from_secs(10 * 60);
-const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
 /// The benchmarks in Python.
 const BENCHES: &str = "benches/python";
 
@@ -62,47 +63,6 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let wheel = make(workspace, &environment, &RELEASE)?;
     println!("{}", wheel.display());
     Ok(())
-}
-
-/// Builds a wheel, installs it where nothing else is, and runs its tests.
-pub(crate) fn test(workspace: &Workspace) -> Result<()> {
-    let environment = Environment::for_wheel(workspace)?;
-    let wheel = make(workspace, &environment, &DEVELOPMENT)?;
-    let installed = workspace.target.join("wheel").join("installed");
-    install(workspace, &environment, &wheel, &installed)?;
-    // Without any other package.
-    let mut tour = command(&environment.python());
-    tour.args(["-S", "-m", "crosshandle.tour"])
-        .env("PYTHONPATH", &installed);
-    Step::new(workspace, "python tour, module alone", tour)
-        .limit(TOUR_LIMIT)
-        .run()?;
-    let package = workspace.root.join(PACKAGE);
-    let mut types = command(&environment.python());
-    types
-        .args([
-            "-m",
-            "mypy",
-            "--strict",
-            "--no-error-summary",
-            "--cache-dir",
-        ])
-        .arg(workspace.target.join("wheel").join("mypy"))
-        .args(["-p", "crosshandle"])
-        .arg("--config-file")
-        .arg(package.join("pyproject.toml"))
-        .env("MYPYPATH", &installed);
-    Step::new(workspace, "python types", types).run()?;
-    let mut tests = command(&environment.python());
-    tests
-        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .arg(package.join("tests"))
-        .env("PYTHONPATH", &installed)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("JAX_PLATFORMS", "cpu");
-    Step::new(workspace, "python tests", tests)
-        .limit(TEST_LIMIT)
-        .run()
 }
 
 /// Builds the wheel, and returns a command that runs the benchmarks with it.

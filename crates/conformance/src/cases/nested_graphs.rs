@@ -1,0 +1,132 @@
+//! Graphs in graphs: recorded as their nodes, as they were then.
+
+use crate::Transfer;
+use crate::failure::Verdict;
+use crate::harness::{Harness, deadline};
+use crate::suite::PASSED;
+use crosshandle::{Command, Context, Error, Memory, Result};
+
+const BLOCK: usize = 1 << 10;
+
+fn block(memory: &Memory, index: usize) -> Result<crosshandle::MemoryRange> {
+    memory.range(index * BLOCK..(index + 1) * BLOCK)
+}
+
+fn copy(memory: &Memory, from: usize, to: usize) -> Result<Command> {
+    Command::copy(block(memory, from)?, block(memory, to)?)
+}
+
+fn fill(memory: &Memory, index: usize, byte: u8) -> Result<Command> {
+    Command::fill(block(memory, index)?, &[byte])
+}
+
+/// Returns the first byte of each block. All bytes of a block are the same.
+fn bytes(transfer: &Transfer, memory: &Memory, blocks: usize) -> Result<Vec<u8>> {
+    let bytes = transfer.read(memory, 0, blocks * BLOCK)?;
+    let blocks = bytes.chunks(BLOCK);
+    let first = blocks.map(|block| {
+        assert!(block.iter().all(|byte| *byte == block[0]), "a torn block");
+        block[0]
+    });
+    Ok(first.collect())
+}
+
+/// The nodes of a graph come after what the graph comes after, and before what comes after it; also those that
+/// nothing orders among themselves, and those of a graph in the graph.
+pub(crate) fn they_keep_their_place(harness: &Harness) -> Verdict {
+    const BLOCKS: usize = 6;
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let memory = context.allocate(BLOCKS * BLOCK)?;
+    let mut innermost = context.create_graph();
+    innermost.add(copy(&memory, 0, 1)?, &[])?;
+    innermost.add(copy(&memory, 0, 2)?, &[])?;
+    let mut inner = context.create_graph();
+    let run = innermost.instantiate()?;
+    let both = inner.add(run.command(), &[])?;
+    inner.add(copy(&memory, 2, 3)?, &[both])?;
+    let run = inner.instantiate()?;
+    assert_eq!((run.len(), inner.len()), (4, 4));
+    let mut graph = context.create_graph();
+    let first = graph.add(fill(&memory, 0, 7)?, &[])?;
+    let nested = graph.add(run.command(), &[first])?;
+    let changed = graph.add(fill(&memory, 0, 9)?, &[nested])?;
+    // Empty, it still keeps an order.
+    let nothing = context.create_graph().instantiate()?;
+    let nothing = graph.add(nothing.command(), &[changed])?;
+    graph.add(copy(&memory, 0, 4)?, &[nothing])?;
+    // A barrier on both sides, once more with the same graph.
+    graph.add(Command::barrier(), &[])?;
+    graph.add(run.command().after_earlier().before_later(), &[])?;
+    graph.add(copy(&memory, 3, 5)?, &[])?;
+    let executable = graph.instantiate()?;
+    // They are not needed any more.
+    drop((innermost, inner, run, graph));
+    let queue = context.create_queue()?;
+    let peer = harness.peer()?;
+    peer.ask(format!("open-memory memory {}", memory.handle()?))?;
+    let done = context.create_event()?;
+    peer.ask(format!("open-event done {}", done.handle()?))?;
+    for round in 1..=10 {
+        queue.submit(Command::fill(memory.all(), &[0])?)?;
+        queue.submit(executable.command().signal(&done))?;
+        peer.ask(format!("wait-value done {round}"))?;
+        let found = bytes(&transfer, &memory, BLOCKS)?;
+        assert_eq!(found, [9, 9, 9, 9, 9, 9], "round {round}");
+        queue.finish_timeout(deadline())?;
+    }
+    // Before the second time, what the first one copied is another.
+    let mut graph = context.create_graph();
+    let mut once = context.create_graph();
+    once.add(copy(&memory, 0, 1)?, &[])?;
+    let once = once.instantiate()?;
+    let first = graph.add(fill(&memory, 0, 3)?, &[])?;
+    let run = graph.add(once.command(), &[first])?;
+    let kept = graph.add(copy(&memory, 1, 2)?, &[run])?;
+    let changed = graph.add(fill(&memory, 0, 4)?, &[kept])?;
+    let run = graph.add(once.command(), &[changed])?;
+    graph.add(copy(&memory, 1, 3)?, &[run])?;
+    queue.submit(graph.instantiate()?.command())?;
+    queue.finish_timeout(deadline())?;
+    assert_eq!(bytes(&transfer, &memory, 4)?, [4, 4, 3, 4]);
+    PASSED
+}
+
+/// Updates of a graph change no graph that recorded it, and no other command takes its place there.
+pub(crate) fn they_stay_as_they_were(harness: &Harness) -> Verdict {
+    let context: Context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let memory = context.allocate(2 * BLOCK)?;
+    let mut inner = context.create_graph();
+    let node = inner.add(fill(&memory, 0, 1)?, &[])?;
+    let inner = inner.instantiate()?;
+    let mut graph = context.create_graph();
+    let nested = graph.add(inner.command(), &[])?;
+    let last = graph.add(copy(&memory, 0, 1)?, &[nested])?;
+    inner.update(node, fill(&memory, 0, 2)?)?;
+    let executable = graph.instantiate()?;
+    let is_unsupported = |result| matches!(result, Err(Error::Unsupported(_)));
+    assert!(is_unsupported(
+        executable.update(nested, fill(&memory, 0, 3)?)
+    ));
+    assert!(is_unsupported(executable.update(last, inner.command())));
+    let event = context.create_event()?;
+    let signals = graph.add(inner.command().signal(&event), &[]).map(drop);
+    assert!(is_unsupported(signals));
+    // Of another context, whose graphs no queue of this one runs.
+    let stranger = harness.context()?.create_graph().instantiate()?;
+    let refused = graph.add(stranger.command(), &[]);
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
+    assert_eq!(graph.len(), executable.len());
+    let queue = context.create_queue()?;
+    queue.submit(executable.command())?;
+    queue.finish_timeout(deadline())?;
+    assert_eq!(bytes(&transfer, &memory, 2)?, [1, 1]);
+    queue.submit(inner.command())?;
+    queue.finish_timeout(deadline())?;
+    assert_eq!(bytes(&transfer, &memory, 2)?, [2, 1]);
+    PASSED
+}

@@ -1,0 +1,254 @@
+//! Memory on its way: each thread that moves some works until it is there, over as many endpoints as that takes.
+
+use super::{DataPath, Endpoint, Shared};
+use crate::error::{Error, Result};
+use crate::tuning::{MAX_SLEEP, SPIN};
+use crate::ucx::worker::{RemoteKey, Request, Worker};
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
+
+const STALLED: &str = "moving memory: UCX made no progress";
+
+/// One piece of memory to be moved.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) local: *mut u8,
+    pub(crate) len: usize,
+    pub(crate) remote: u64,
+}
+
+/// The direction in which memory moves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// To the other side.
+    Put,
+    /// From the other side.
+    Get,
+}
+
+/// What one endpoint has under way for a move.
+#[derive(Default)]
+struct UnderWay {
+    /// The piece that each is of; a flush is of none.
+    requests: Vec<(Option<usize>, Request)>,
+    /// Pieces that were not moved.
+    unmoved: Vec<usize>,
+    /// A flush has failed, or was not begun: of no piece is it known that it is there.
+    lost_all: bool,
+    error: Option<Error>,
+}
+
+impl DataPath {
+    /// Moves pieces of memory, and returns when all bytes are where they belong. Where the endpoint fails, what has
+    /// not moved moves again by the next one. `wake` wakes the link's thread.
+    ///
+    /// # Errors
+    /// The link has ended, UCX refuses the move, or it has failed over and over for as long as the keep-alive.
+    ///
+    /// # Safety
+    /// The pieces' local bytes can be read, and for `Get` written, until this returns.
+    pub(crate) unsafe fn move_pieces(
+        &self,
+        direction: Direction,
+        key: u32,
+        pieces: &[Piece],
+        wake: &dyn Fn(),
+    ) -> Result<()> {
+        // `None`: all.
+        let mut left: Option<Vec<usize>> = None;
+        let mut failing_since = None;
+        loop {
+            let mut shared = self.wait_until_usable(wake)?;
+            let key = match shared.unpacked(key) {
+                Ok(key) => key,
+                Err(error) if shared.is_usable() => return Err(error),
+                // The endpoint has failed meanwhile.
+                Err(_) => continue,
+            };
+            shared.moves += 1;
+            self.begin_to_look(&mut shared);
+            let mut under_way = UnderWay::default();
+            let worker = &mut shared.worker;
+            // SAFETY: the caller's promise; `finish` returns when nothing is under way any more.
+            unsafe {
+                match &left {
+                    None => {
+                        under_way.start(worker, direction, key, pieces.iter().copied().enumerate())
+                    }
+                    Some(left) => {
+                        let some = left.iter().map(|index| (*index, pieces[*index]));
+                        under_way.start(worker, direction, key, some);
+                    }
+                }
+            }
+            drop(shared);
+            self.finish(&mut under_way, wake);
+            let Some(error) = under_way.error else {
+                return Ok(());
+            };
+            if self.is_closed.load(Ordering::Acquire) || error.is_definitive() {
+                return Err(error);
+            }
+            let now = Instant::now();
+            if now.duration_since(*failing_since.get_or_insert(now)) > self.limits.outage {
+                return Err(error);
+            }
+            // A write that no flush has confirmed may be there or not.
+            if direction == Direction::Get && !under_way.lost_all {
+                left = Some(under_way.unmoved);
+            }
+        }
+    }
+
+    /// Waits for an endpoint. The wait ends with the link, which ends when there is none for too long.
+    fn wait_until_usable(&self, wake: &dyn Fn()) -> Result<MutexGuard<'_, Shared>> {
+        let mut shared = self.shared();
+        loop {
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err(Error::Protocol("the data connection is closed"));
+            }
+            if shared.is_usable() {
+                return Ok(shared);
+            }
+            if let (Endpoint::Made, Some(failure)) = (shared.endpoint, shared.worker.failure()) {
+                shared.fail(failure);
+            }
+            if shared.needs_care() {
+                wake();
+            }
+            let waited = self.changed.wait_timeout(shared, MAX_SLEEP);
+            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until nothing is under way any more, and stops looking after the worker.
+    fn finish(&self, under_way: &mut UnderWay, wake: &dyn Fn()) {
+        let mut last_move = None;
+        let started_at = Instant::now();
+        loop {
+            let mut shared = self.shared();
+            if let (Endpoint::Made, Some(failure)) = (shared.endpoint, shared.worker.failure()) {
+                shared.fail(failure);
+                self.changed.notify_all();
+            }
+            // What is under way by a closed endpoint is done, but for what a device has begun.
+            let has_moved = match shared.may_progress() || last_move.is_some_and(is_long_ago) {
+                true => shared.progress(),
+                false => false,
+            };
+            let has_failed = !shared.is_usable();
+            under_way.take_done(&mut shared.worker, has_failed);
+            if under_way.requests.is_empty() {
+                match &under_way.error {
+                    None => shared.note_works(),
+                    Some(error) if !error.is_definitive() => shared.fail(error.clone()),
+                    Some(_) => {}
+                }
+                shared.moves -= 1;
+                self.stop_looking(&mut shared, wake);
+                return;
+            }
+            if has_moved {
+                last_move = None;
+                if self.sleepers.load(Ordering::SeqCst) > 0 {
+                    self.changed.notify_all();
+                }
+                continue;
+            }
+            let now = Instant::now();
+            let still_since = shared.moved_at.max(started_at);
+            if shared.endpoint == Endpoint::Made
+                && now.saturating_duration_since(still_since) > self.limits.stall
+            {
+                // What is under way then ends with an error, and lets go of its memory.
+                shared.fail(Error::TimedOut(STALLED));
+                self.changed.notify_all();
+                continue;
+            }
+            if now.duration_since(*last_move.get_or_insert(now)) > SPIN {
+                self.sleepers.fetch_add(1, Ordering::SeqCst);
+                self.stop_looking(&mut shared, wake);
+                let waited = self.changed.wait_timeout(shared, MAX_SLEEP);
+                shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+                self.sleepers.fetch_sub(1, Ordering::SeqCst);
+                self.begin_to_look(&mut shared);
+                last_move = None;
+            }
+        }
+    }
+}
+
+/// Returns whether requests of a closed endpoint have had the time to end by themselves.
+fn is_long_ago(last_move: Instant) -> bool {
+    last_move.elapsed() > SPIN / 2
+}
+
+impl UnderWay {
+    /// # Safety
+    /// As [`DataPath::move_pieces`], until all requests are done.
+    unsafe fn start(
+        &mut self,
+        worker: &mut Worker,
+        direction: Direction,
+        key: RemoteKey,
+        pieces: impl Iterator<Item = (usize, Piece)>,
+    ) {
+        for (index, Piece { local, len, remote }) in pieces {
+            if self.error.is_some() {
+                self.unmoved.push(index);
+                continue;
+            }
+            // SAFETY: the caller's promise.
+            let request = unsafe {
+                match direction {
+                    Direction::Put => worker.put(local, len, remote, key),
+                    Direction::Get => worker.get(local, len, remote, key),
+                }
+            };
+            match request {
+                Ok(Some(request)) => self.requests.push((Some(index), request)),
+                Ok(None) => {}
+                Err(error) => self.note_failed(Some(index), error),
+            }
+        }
+        if direction == Direction::Put && self.error.is_none() {
+            match worker.flush() {
+                Ok(Some(request)) => self.requests.push((None, request)),
+                Ok(None) => {}
+                Err(error) => self.note_failed(None, error),
+            }
+        }
+    }
+
+    fn note_failed(&mut self, piece: Option<usize>, error: Error) {
+        match piece {
+            Some(piece) => self.unmoved.push(piece),
+            None => self.lost_all = true,
+        }
+        // The first one is the reason, unless a later one says that a repetition is of no use.
+        if self.error.is_none() || error.is_definitive() {
+            self.error = Some(error);
+        }
+    }
+
+    /// Lets go of the requests that are done, from the last one on. What UCX says of those of an endpoint that has
+    /// failed is not to be believed: a flush of one that was closed is done, and the bytes are not there.
+    fn take_done(&mut self, worker: &mut Worker, has_failed: bool) {
+        while let Some((piece, request)) = self.requests.pop() {
+            let mut request = Some(request);
+            match worker.is_done(&mut request) {
+                Ok(true) if has_failed => {
+                    self.note_failed(piece, Error::TimedOut("moving memory by UCX"));
+                }
+                Ok(true) => {}
+                Err(error) => self.note_failed(piece, error),
+                Ok(false) => {
+                    self.requests
+                        .extend(request.map(|request| (piece, request)));
+                    break;
+                }
+            }
+        }
+    }
+}

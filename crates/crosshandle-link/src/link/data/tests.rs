@@ -1,0 +1,189 @@
+use super::*;
+
+fn settings() -> Settings {
+    Settings {
+        interface: Some("lo".into()),
+        transports: Some("tcp".into()),
+    }
+}
+
+/// Two sides of a link, in one process: each is looked after by its own thread, and what one says reaches the
+/// other at once.
+struct Side {
+    data: DataPath,
+    keep: Vec<u8>,
+}
+
+fn sides(test: &str, keep_alive: Duration) -> Option<[Side; 2]> {
+    let make = || {
+        let data = DataPath::new(&settings(), keep_alive)?;
+        Ok::<_, Error>(Side {
+            data,
+            keep: vec![0; 1 << 20],
+        })
+    };
+    match (make(), make()) {
+        (Ok(one), Ok(other)) => Some([one, other]),
+        (Err(error), _) | (_, Err(error)) => {
+            eprintln!("SKIPPED {test}: {error}");
+            None
+        }
+    }
+}
+
+/// Looks after both sides until `is_over`, or until one of them fails.
+fn look_after(sides: [&DataPath; 2], is_over: &AtomicBool) -> Result<()> {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let (generation, address) = sides[from].address()?;
+        sides[to].offer(generation, &address).unwrap();
+    }
+    while !is_over.load(Ordering::Acquire) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            if let Some((generation, address)) = sides[from].look_after()?.address {
+                sides[to].offer(generation, &address).unwrap();
+            }
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// The other side's worker is never looked after, so what is asked of it never comes, by whichever endpoint.
+#[test]
+fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
+    let test = "a_move_without_progress_ends_and_lets_go_of_its_memory";
+    let Some([still, mut moving]) = sides(test, Duration::from_secs(1)) else {
+        return;
+    };
+    moving.data.limits.stall = Duration::from_millis(200);
+    let mut there = vec![7u8; 1 << 20];
+    // SAFETY: the memory outlives the worker's use of it.
+    let made = unsafe {
+        still
+            .data
+            .register(there.as_mut_ptr(), there.len(), true)
+            .unwrap()
+    };
+    let (generation, address) = still.data.address().unwrap();
+    moving.data.offer(generation, &address).unwrap();
+    assert!(moving.data.look_after().unwrap().has_connected);
+    let key = moving.data.add_key(&made.key).unwrap();
+    let piece = Piece {
+        local: moving.keep.as_mut_ptr(),
+        len: moving.keep.len(),
+        remote: made.address,
+    };
+    let data = &moving.data;
+    let start = Instant::now();
+    let error = std::thread::scope(|scope| {
+        let looks = scope.spawn(move || {
+            loop {
+                if let Err(error) = data.look_after() {
+                    data.close();
+                    return error;
+                }
+                std::thread::yield_now();
+            }
+        });
+        // SAFETY: the bytes are here until it returns.
+        let moved = unsafe { data.move_pieces(Direction::Get, key, &[piece], &|| ()) };
+        assert!(moved.is_err());
+        looks.join().unwrap()
+    });
+    assert!(error.is_timeout(), "{error}");
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    data.remove_key(key);
+    still.data.unregister(&made);
+}
+
+/// One thread writes and reads while another gives endpoints up, at either side.
+#[test]
+fn endpoints_are_replaced_and_what_moves_arrives_once() {
+    let test = "endpoints_are_replaced_and_what_moves_arrives_once";
+    let Some([one, other]) = sides(test, Duration::from_secs(20)) else {
+        return;
+    };
+    let mut there = vec![0u8; 1 << 20];
+    // SAFETY: the memory outlives the worker's use of it.
+    let made = unsafe {
+        other
+            .data
+            .register(there.as_mut_ptr(), there.len(), true)
+            .unwrap()
+    };
+    let is_over = AtomicBool::new(false);
+    let (own, their) = (&one.data, &other.data);
+    std::thread::scope(|scope| {
+        let is_over = &is_over;
+        let looks = scope.spawn(move || look_after([own, their], is_over));
+        let breaks = scope.spawn(move || {
+            let mut round = 0;
+            while round < 20 {
+                std::thread::sleep(Duration::from_millis(1 + round * 7 % 13));
+                let side = if round % 3 == 0 { their } else { own };
+                let mut shared = side.shared();
+                // Only what there is fails.
+                if shared.endpoint == Endpoint::Made {
+                    shared.fail(Error::TimedOut("in a test"));
+                    round += 1;
+                }
+            }
+        });
+        let key = own.add_key(&made.key).unwrap();
+        let mut rounds = 0u64;
+        while !breaks.is_finished() || rounds < 50 {
+            rounds += 1;
+            let (mut sent, mut back) = (vec![rounds as u8; 1 << 20], vec![0u8; 1 << 20]);
+            let piece = |bytes: &mut [u8]| Piece {
+                local: bytes.as_mut_ptr(),
+                len: bytes.len(),
+                remote: made.address,
+            };
+            let (put, get) = (piece(&mut sent), piece(&mut back));
+            let halves = [
+                Piece {
+                    len: 1 << 19,
+                    ..get
+                },
+                Piece {
+                    local: get.local.wrapping_add(1 << 19),
+                    len: 1 << 19,
+                    remote: get.remote + (1 << 19),
+                },
+            ];
+            // SAFETY: the bytes are here until it returns.
+            unsafe {
+                own.move_pieces(Direction::Put, key, &[put], &|| ())
+                    .unwrap();
+                own.move_pieces(Direction::Get, key, &halves, &|| ())
+                    .unwrap();
+            }
+            assert!(back == sent, "round {rounds}");
+        }
+        is_over.store(true, Ordering::Release);
+        looks.join().unwrap().unwrap();
+        let generation = own.shared().generation;
+        assert!(generation > 10, "{generation}");
+        println!("{rounds} rounds over {generation} endpoints");
+        own.remove_key(key);
+    });
+    own.close();
+    their.close();
+    their.unregister(&made);
+    assert_eq!(there.len(), 1 << 20);
+}
+
+#[test]
+fn endpoints_that_there_cannot_be_are_refused() {
+    let test = "endpoints_that_there_cannot_be_are_refused";
+    let Some([one, _]) = sides(test, Duration::from_secs(1)) else {
+        return;
+    };
+    assert!(one.data.offer(1, b"").is_err());
+    assert!(one.data.offer(0, b"x").is_err());
+    assert!(one.data.offer(3, b"x").is_err());
+    one.data.offer(2, b"x").unwrap();
+    for again in 0..=2 {
+        assert!(one.data.offer(again, b"x").is_err());
+    }
+}

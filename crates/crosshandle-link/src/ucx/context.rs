@@ -1,0 +1,99 @@
+//! A context of UCX: the transports and devices that workers are made of.
+
+use super::library::{self, Ucx};
+use super::sys::*;
+use super::worker::Settings;
+use crate::error::{Error, Result};
+use std::ffi::CString;
+use std::ptr;
+
+/// Returns the names of the transports that UCX finds, out of what it prints for people.
+pub(super) fn transports() -> Result<Vec<String>> {
+    let ucx = library::get()?;
+    let context = new_context(ucx, &Settings::default())?;
+    let (mut text, mut len) = (ptr::null_mut(), 0);
+    // SAFETY: the file writes to places of the right types, which outlive it; the text is the C library's, and
+    // is freed once; the context is ended once.
+    let printed = unsafe {
+        let file = libc::open_memstream(&mut text, &mut len);
+        if !file.is_null() {
+            (ucx.call.ucp_context_print_info)(context, file);
+            libc::fclose(file);
+        }
+        (ucx.call.ucp_cleanup)(context);
+        let printed = match text.is_null() {
+            true => String::new(),
+            false => {
+                String::from_utf8_lossy(std::slice::from_raw_parts(text.cast(), len)).into_owned()
+            }
+        };
+        libc::free(text.cast());
+        printed
+    };
+    Ok(transports_in(&printed))
+}
+
+/// A resource is a line such as `#      resource 0 :  md 0  dev 0  flags -- tcp/eth0`.
+fn transports_in(printed: &str) -> Vec<String> {
+    let resources = printed.lines().filter(|line| line.contains("resource "));
+    let mut names: Vec<String> = resources
+        .filter_map(|line| line.split_whitespace().next_back()?.split_once('/'))
+        .map(|(transport, _)| transport.to_owned())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+pub(super) fn new_context(ucx: &Ucx, settings: &Settings) -> Result<ucp_context_h> {
+    let call = &ucx.call;
+    let text = |text: &str| {
+        CString::new(text).map_err(|_| Error::invalid("a name for UCX contains a zero byte"))
+    };
+    let mut values = Vec::new();
+    if let Some(interface) = &settings.interface {
+        values.push((c"NET_DEVICES".to_owned(), text(interface)?));
+    }
+    if let Some(transports) = &settings.transports {
+        values.push((c"TLS".to_owned(), text(transports)?));
+    }
+    let mut config = ptr::null_mut();
+    // SAFETY: the texts end with zeros; the configuration is released once.
+    unsafe {
+        ucx.check(
+            "ucp_config_read",
+            (call.ucp_config_read)(ptr::null(), ptr::null(), &mut config),
+        )?;
+        let mut set = Ok(());
+        for (name, value) in &values {
+            let status = (call.ucp_config_modify)(config, name.as_ptr(), value.as_ptr());
+            set = set.and(ucx.check("ucp_config_modify", status));
+        }
+        let params = ucp_params_t {
+            field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
+            features: UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
+            request_size: 0,
+            request_init: ptr::null(),
+            request_cleanup: ptr::null(),
+            tag_sender_mask: 0,
+            mt_workers_shared: 0,
+            estimated_num_eps: 0,
+            estimated_num_ppn: 0,
+            name: c"crosshandle".as_ptr(),
+            node_local_id: 0,
+        };
+        let mut context = ptr::null_mut();
+        let made = set.and_then(|()| {
+            let status = (call.ucp_init_version)(
+                UCP_API_MAJOR,
+                UCP_API_MINOR,
+                &params,
+                config,
+                &mut context,
+            );
+            ucx.check("ucp_init_version", status)
+        });
+        (call.ucp_config_release)(config);
+        made.map(|()| context)
+    }
+}

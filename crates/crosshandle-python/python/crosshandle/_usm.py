@@ -1,0 +1,298 @@
+"""Unified shared memory (USM) of dpctl and dpnp, by the Unified Runtime adapter that their process has loaded.
+
+Their SYCL runtime takes pointers that its adapter knows, and no others. So memory is opened by that adapter, once more
+than by this package, in the context of a queue; and what the adapter allocated is shared by a handle that it makes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from . import _crosshandle as _rust
+from ._crosshandle import Array, Context, Device, MemoryHandle
+from ._errors import Error, InvalidArgument, Unsupported, WrongDevice
+from ._paths import ur_adapter
+from ._sharing import _context_of, default_context
+
+# The version of the adapters' functions, and the bytes of a handle.
+_VERSION = 1
+_HANDLE_SIZE = 104
+# Results of the functions, as Unified Runtime numbers them.
+_SUCCESS = 0
+_INVALID_DEVICE = 19
+_INVALID_MEM_OBJECT = 11
+
+
+class _Functions(ctypes.Structure):
+    """What `crosshandle_usm_functions` of an adapter returns."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32),
+        ("handle", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)),
+        (
+            "open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p
+            ),
+        ),
+        ("close", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p)),
+        ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
+    )
+
+
+class _Unknown(Exception):
+    """The adapter does not know a pointer."""
+
+
+class _Adapter:
+    """An adapter that this process has loaded."""
+
+    def __init__(self, functions: Any):
+        self._functions = functions
+
+    def _check(self, result: int) -> None:
+        if result == _SUCCESS:
+            return
+        text = self._functions.error().decode(errors="replace")
+        if result == _INVALID_MEM_OBJECT:
+            raise _Unknown(text)
+        raise (WrongDevice if result == _INVALID_DEVICE else InvalidArgument)(text)
+
+    def handle(self, address: int) -> tuple[bytes, int]:
+        """The handle of the allocation that an address is in, and how many bytes inside it is."""
+        handle, offset = ctypes.create_string_buffer(_HANDLE_SIZE), ctypes.c_size_t()
+        self._check(self._functions.handle(address, _HANDLE_SIZE, handle, ctypes.byref(offset)))
+        return handle.raw, offset.value
+
+    def open(self, beside: int, handle: bytes) -> tuple[int, int]:
+        """Opens memory in the context that knows the pointer `beside`: its address, and the context's number."""
+        memory, context = ctypes.c_void_p(), ctypes.c_uint64()
+        result = self._functions.open(beside, handle, len(handle), ctypes.byref(memory), ctypes.byref(context))
+        self._check(result)
+        return memory.value or 0, context.value
+
+    def close(self, context: int, address: int) -> None:
+        """Closes memory. A context that has gone has closed it before."""
+        self._functions.close(context, address)
+
+
+_lock = threading.Lock()
+# By the path of the library. An adapter is never unloaded.
+_adapters: dict[str, _Adapter] = {}
+
+
+def adapters() -> list[_Adapter]:
+    """The adapters of this package that this process has loaded. Loads none."""
+    with _lock:
+        if not _adapters:
+            for path in _mapped():
+                adapter = _adapter_at(path)
+                if adapter is not None:
+                    _adapters[path] = adapter
+        return list(_adapters.values())
+
+
+def _mapped() -> list[str]:
+    """The paths of the adapters among the files that this process has mapped."""
+    paths: dict[str, None] = {}
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            fields = line.rstrip("\n").split(maxsplit=5)
+            if len(fields) == 6 and "libur_adapter_crosshandle_" in fields[5]:
+                paths[fields[5].removesuffix(" (deleted)")] = None
+    return list(paths)
+
+
+def _adapter_at(path: str) -> _Adapter | None:
+    """The adapter that was loaded from a path, if it was and has these functions."""
+    try:
+        # Without loading: a mapped file may be no library, and another one may be at its path now.
+        library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        functions = library.crosshandle_usm_functions
+    except (OSError, AttributeError):
+        return None
+    functions.argtypes, functions.restype = (ctypes.c_uint32,), ctypes.POINTER(_Functions)
+    found = functions(_VERSION)
+    return _Adapter(found.contents) if found else None
+
+
+def _needed() -> list[_Adapter]:
+    found = adapters()
+    if not found:
+        raise Unsupported(
+            "the SYCL runtime of dpctl has loaded no Unified Runtime adapter of this package, and takes memory of no other: "
+            f"start the program with {_setting()}"
+        )
+    return found
+
+
+def _setting() -> str:
+    try:
+        path = ur_adapter("host")
+    except FileNotFoundError:
+        path = "libur_adapter_crosshandle_host.so"
+    return f"UR_ADAPTERS_FORCE_LOAD={path} and CROSSHANDLE_UR_BACKEND=opencl"
+
+
+class _Opened:
+    """Memory that an adapter has opened, as dpctl takes it: dpctl's memory keeps this object, which closes it."""
+
+    def __init__(self, array: Array, adapter: _Adapter, opened: tuple[int, int], extent: tuple[int, int], queue: Any):
+        self._adapter, (self.address, self._context) = adapter, opened
+        # What is shared again is this array's memory.
+        self.array = array
+        first, self.nbytes = extent
+        # Where the array's memory would start.
+        self.first = self.address + first
+        self.__sycl_usm_array_interface__ = {
+            "data": (self.first, array.read_only),
+            "shape": (self.nbytes,),
+            "strides": None,
+            "typestr": "|u1",
+            "version": 1,
+            "syclobj": queue,
+        }
+        _opened[id(self)] = weakref.ref(self)
+
+    def __del__(self) -> None:
+        _opened.pop(id(self), None)
+        self._adapter.close(self._context, self.address)
+
+
+# What is open, by identity. Without a lock, which a drop beneath it would wait for.
+_opened: dict[int, weakref.ref[_Opened]] = {}
+
+# A queue of each device that a handle's memory was opened on, what the adapter calls it by, and the adapter.
+_places: dict[tuple[str, str], tuple[Any, Any, _Adapter]] = {}
+
+
+def _queues() -> Iterator[Any]:
+    """The queues that dpctl and dpnp use where a program names none: the default device's first."""
+    import dpctl
+
+    try:
+        first = dpctl.SyclDevice()
+    except dpctl.SyclDeviceCreationError:
+        return
+    devices = [first, *(device for device in dpctl.get_devices() if device != first)]
+    # Devices that dpctl's own lists leave out may still be the default one.
+    for device in devices:
+        yield dpctl.get_device_cached_queue(device)
+
+
+def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]:
+    """Opens memory in the context of a queue. Returns as well what its adapter calls that context by."""
+    from dpctl.memory import MemoryUSMDevice
+
+    # Some memory of the context: adapters know contexts by it.
+    beside = MemoryUSMDevice(1, queue=queue)
+    for adapter in _needed():
+        try:
+            return beside, adapter, adapter.open(beside._pointer, handle)
+        except _Unknown:
+            continue
+    raise WrongDevice(
+        f"the device {queue.sycl_device.name!r} is not one of this package's Unified Runtime adapter: "
+        f"start the program with {_setting()}"
+    )
+
+
+def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int]]:
+    """Opens memory on the device of dpctl's that it is on. Returns that device's queue."""
+    data, key = bytes(handle), (handle.backend, handle.device_uuid)
+    known = _places.get(key)
+    if known is not None:
+        queue, beside, adapter = known
+        return queue, adapter, adapter.open(beside._pointer, data)
+    refused: Error | None = None
+    for queue in _queues():
+        try:
+            beside, adapter, opened = _open_on(queue, data)
+        except WrongDevice as error:
+            refused = refused or error
+            continue
+        _places[key] = queue, beside, adapter
+        return queue, adapter, opened
+    if refused is None:
+        _needed()
+        refused = WrongDevice("dpctl finds no device: its SYCL runtime has loaded no adapter that has one")
+    raise refused
+
+
+def memory_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: Any) -> Any:
+    """dpctl's memory of an array's `nbytes` bytes, which start at byte `first` of the handle's memory."""
+    from dpctl.memory import as_usm_memory
+
+    if nbytes == 0:
+        raise ValueError("an array without elements has no memory")
+    if queue is None:
+        queue, adapter, opened = _open_somewhere(handle)
+    else:
+        _, adapter, opened = _open_on(queue, bytes(handle))
+    return as_usm_memory(_Opened(array, adapter, opened, (first, nbytes), queue))
+
+
+def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: Any) -> Any:
+    """dpnp's array of the same elements, whose lowest byte is byte `first` of the handle's memory."""
+    import dpnp
+
+    try:
+        dtype = dpnp.dtype(array.dtype)
+        size: int = dtype.itemsize
+    except TypeError:
+        raise TypeError(f"dpnp has no dtype for {array.dtype}") from None
+    if nbytes == 0:
+        return dpnp.empty(array.shape, dtype=dtype, sycl_queue=queue)
+    if any(stride % size for stride in array.strides):
+        raise ValueError(f"dpnp has no arrays whose strides ({array.strides}) are no multiples of {size} bytes")
+    memory = memory_of(array, handle, first, nbytes, queue)
+    # From the lowest byte to the first element.
+    offset = sum(-stride * (length - 1) for length, stride in zip(array.shape, array.strides) if stride < 0)
+    made = dpnp.ndarray(
+        array.shape, dtype, buffer=memory, offset=offset // size, strides=array.strides, sycl_queue=memory.sycl_queue
+    )
+    if array.read_only:
+        made.flags.writable = False
+    return made
+
+
+def adopt(group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
+    """Makes arrays of shared memory of arrays in USM: for each, the context, and the array or why it cannot be."""
+    made: dict[bytes, Array] = {}
+    return [_adopt_one(one, made) for one in group]
+
+
+def _adopt_one(one: _rust.Foreign, made: dict[bytes, Array]) -> tuple[Context, Array | Exception]:
+    for reference in list(_opened.values()):
+        opened = reference()
+        if opened is not None and 0 <= one.address - opened.first < opened.nbytes:
+            return default_context(), _rust.laid_over(opened.array, one, one.address - opened.address)
+    refused: Exception | None = None
+    for adapter in adapters():
+        try:
+            handle, inside = adapter.handle(one.address)
+        except _Unknown:
+            continue
+        except Error as error:
+            refused = error
+            continue
+        parsed = MemoryHandle(handle)
+        context = _context_of(parsed.backend, parsed.device_uuid)
+        if handle not in made:
+            made[handle] = context.open_memory(parsed).array()
+        return context, _rust.laid_over(made[handle], one, inside)
+    # The driver's own allocation may be known without an adapter.
+    for device in Device.all():
+        if device.backend == "level_zero":
+            (adopted,) = _rust.adopt_all(default_context(device.name), [one])
+            if isinstance(adopted, Array):
+                return default_context(device.name), adopted
+            refused = refused or adopted
+    if refused is None:
+        refused = Unsupported(f"no adapter of this package has allocated it: start the program with {_setting()}")
+    return default_context(), refused

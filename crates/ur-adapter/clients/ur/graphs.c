@@ -1,0 +1,568 @@
+/* Queues record what is submitted to them in graphs. Two processes compute in turns by graphs on memory that
+   they share, ordered by the events at the edges. Then forks to other queues, events from outside, graphs in
+   graphs, what graphs keep, and all that cannot be recorded. */
+#include "kernels.h"
+#include <unistd.h>
+
+enum { COUNT = 1 << 12, BLOCK = 4 * COUNT, ROUNDS = 12 };
+
+static ur_event_handle_t shared_event(struct runtime *ur) {
+  ur_exp_event_desc_t description = {UR_STRUCTURE_TYPE_EXP_EVENT_DESC, NULL, UR_EXP_EVENT_FLAG_IPC_EXP};
+  ur_event_handle_t event = NULL;
+  UR(urEventCreateExp(ur->context, ur->device, &description, &event));
+  return event;
+}
+
+static struct bytes share_event(struct runtime *ur, ur_event_handle_t event) {
+  void *data = NULL;
+  size_t size = 0;
+  UR(urIPCGetEventHandleExp(event, &data, &size));
+  struct bytes bytes = bytes_of(data, size);
+  UR(urIPCPutEventHandleExp(ur->context, data));
+  return bytes;
+}
+
+static ur_event_handle_t open_event(struct runtime *ur, struct bytes handle) {
+  ur_event_handle_t event = NULL;
+  UR(urIPCOpenEventHandleExp(ur->context, handle.data, handle.size, &event));
+  return event;
+}
+
+static ur_queue_handle_t create_queue(struct runtime *ur, bool in_order) {
+  ur_queue_properties_t properties = {UR_STRUCTURE_TYPE_QUEUE_PROPERTIES, NULL,
+                                      in_order ? 0 : UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE};
+  ur_queue_handle_t queue = NULL;
+  UR(urQueueCreate(ur->context, ur->device, &properties, &queue));
+  return queue;
+}
+
+static void enqueue_copy(ur_queue_handle_t queue, void *to, const void *from, size_t size,
+                         ur_event_handle_t after, ur_event_handle_t *event) {
+  UR(urEnqueueUSMMemcpy(queue, false, to, from, size, after != NULL, after ? &after : NULL, event));
+}
+
+static void fill(ur_queue_handle_t queue, void *memory, uint32_t value, size_t size) {
+  UR(urEnqueueUSMFill(queue, memory, sizeof value, &value, size, 0, NULL, NULL));
+}
+
+static bool captures(ur_queue_handle_t queue) {
+  bool enabled = false;
+  UR(urQueueIsGraphCaptureEnabledExp(queue, &enabled));
+  return enabled;
+}
+
+static ur_exp_graph_handle_t end(ur_queue_handle_t queue) {
+  ur_exp_graph_handle_t graph = NULL;
+  UR(urQueueEndGraphCaptureExp(queue, &graph));
+  EXPECT(graph != NULL && !captures(queue));
+  return graph;
+}
+
+/* Ends a capture and makes what runs; the graph itself is not needed after that. */
+static ur_exp_executable_graph_handle_t end_and_instantiate(ur_queue_handle_t queue) {
+  ur_exp_graph_handle_t graph = end(queue);
+  ur_exp_executable_graph_handle_t executable = NULL;
+  UR(urGraphInstantiateGraphExp(graph, &executable));
+  UR(urGraphDestroyExp(graph));
+  return executable;
+}
+
+static void run(ur_queue_handle_t queue, ur_exp_executable_graph_handle_t graph) {
+  UR(urEnqueueGraphExp(queue, graph, 0, NULL, NULL));
+}
+
+/* Runs a graph after the latest signal of `before`, and signals `after`. */
+static void run_between(struct runtime *ur, ur_exp_executable_graph_handle_t graph,
+                        ur_event_handle_t before, ur_event_handle_t after) {
+  UR(urEnqueueGraphExp(ur->queue, graph, before != NULL, before ? &before : NULL, NULL));
+  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &after));
+}
+
+/* The second process: swaps the first two blocks of three, by way of memory of its own. */
+static int second(void) {
+  struct runtime ur = start_runtime();
+  char *memory = (char *)open_memory(&ur, hear_bytes(PARENT));
+  ur_event_handle_t rotated = open_event(&ur, hear_bytes(PARENT));
+  ur_event_handle_t swapped = open_event(&ur, hear_bytes(PARENT));
+  char *spare = (char *)allocate(&ur, BLOCK);
+  ur_queue_handle_t loose = create_queue(&ur, false);
+  ur_event_handle_t saved = NULL, moved = NULL;
+  UR(urQueueBeginGraphCaptureExp(loose));
+  enqueue_copy(loose, spare, memory, BLOCK, NULL, &saved);
+  enqueue_copy(loose, memory, memory + BLOCK, BLOCK, saved, &moved);
+  enqueue_copy(loose, memory + BLOCK, spare, BLOCK, moved, NULL);
+  ur_exp_executable_graph_handle_t swap = end_and_instantiate(loose);
+  UR(urEventRelease(saved));
+  UR(urEventRelease(moved));
+  char token;
+  while (hear_or_end(PARENT, &token, 1)) {
+    run_between(&ur, swap, rotated, swapped);
+    say(PARENT, &token, 1);
+  }
+  UR(urQueueFinish(ur.queue));
+  UR(urGraphExecutableGraphDestroyExp(swap));
+  UR(urQueueRelease(loose));
+  UR(urUSMFree(ur.context, spare));
+  UR(urEventRelease(rotated));
+  UR(urEventRelease(swapped));
+  UR(urIPCCloseMemHandleExp(ur.context, memory));
+  stop_runtime(&ur);
+  return 0;
+}
+
+static void compute_in_turns(struct runtime *ur) {
+  char *memory = (char *)allocate(ur, 3 * BLOCK), *spare = (char *)allocate(ur, BLOCK);
+  ur_event_handle_t rotated = shared_event(ur), swapped = shared_event(ur);
+  uint32_t order[3] = {1, 2, 3};
+  for (int i = 0; i < 3; i++)
+    write_pattern(ur, memory + i * BLOCK, BLOCK, order[i]);
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  enqueue_copy(ur->queue, spare, memory, BLOCK, NULL, NULL);
+  enqueue_copy(ur->queue, memory, memory + BLOCK, BLOCK, NULL, NULL);
+  enqueue_copy(ur->queue, memory + BLOCK, memory + 2 * BLOCK, BLOCK, NULL, NULL);
+  enqueue_copy(ur->queue, memory + 2 * BLOCK, spare, BLOCK, NULL, NULL);
+  ur_exp_executable_graph_handle_t rotate = end_and_instantiate(ur->queue);
+  for (int i = 0; i < 3; i++)
+    EXPECT(has_pattern(ur, memory + i * BLOCK, BLOCK, order[i], 0));
+  struct peer peer = start_peer("second");
+  say_bytes(peer.link, share_memory(ur, memory));
+  say_bytes(peer.link, share_event(ur, rotated));
+  say_bytes(peer.link, share_event(ur, swapped));
+  for (int round = 0; round < ROUNDS; round++) {
+    char token = 'r';
+    run_between(ur, rotate, round == 0 ? NULL : swapped, rotated);
+    say(peer.link, &token, 1);
+    hear(peer.link, &token, 1);
+    uint32_t first = order[0];
+    order[0] = order[2], order[2] = first;
+    /* Rotated to (2, 3, 1), then swapped to (3, 2, 1). */
+  }
+  UR(urEventWait(1, &swapped));
+  for (int i = 0; i < 3; i++)
+    EXPECT(has_pattern(ur, memory + i * BLOCK, BLOCK, order[i], 0));
+  end_peer(&peer);
+  UR(urGraphExecutableGraphDestroyExp(rotate));
+  UR(urEventRelease(rotated));
+  UR(urEventRelease(swapped));
+  UR(urUSMFree(ur->context, spare));
+  UR(urUSMFree(ur->context, memory));
+}
+
+/* A fork to two other queues and back: two blocks are doubled side by side, after one is written and before
+   both are gathered. */
+static void fork_and_join(struct runtime *ur, bool in_order) {
+  char *memory = (char *)allocate(ur, 4 * BLOCK);
+  uint32_t *found = (uint32_t *)malloc(2 * BLOCK);
+  ur_queue_handle_t origin = create_queue(ur, in_order);
+  ur_queue_handle_t branches[2] = {create_queue(ur, true), create_queue(ur, false)};
+  ur_event_handle_t written = NULL, copied[2] = {NULL, NULL}, joined = NULL;
+  UR(urQueueBeginGraphCaptureExp(origin));
+  fill(origin, memory, 7, BLOCK);
+  /* Both orders of queues put this after the fill. */
+  UR(urEnqueueEventsWaitWithBarrier(origin, 0, NULL, &written));
+  for (int i = 0; i < 2; i++) {
+    EXPECT(!captures(branches[i]));
+    enqueue_copy(branches[i], memory + (1 + i) * BLOCK, memory, BLOCK, written, &copied[i]);
+    EXPECT(captures(branches[i]));
+    ur_exp_graph_handle_t here = NULL, there = NULL;
+    UR(urQueueGetGraphExp(origin, &here));
+    UR(urQueueGetGraphExp(branches[i], &there));
+    EXPECT(here == there && here != NULL);
+    /* Waits for nothing, and is recorded all the same, behind what its queue or event puts before it. */
+    UR(urEventRelease(copied[i]));
+    UR(urEnqueueEventsWaitWithBarrier(branches[i], 0, NULL, &copied[i]));
+    uint32_t mark = 100 + (uint32_t)i;
+    UR(urEnqueueUSMFill(branches[i], memory + (1 + i) * BLOCK, sizeof mark, &mark, BLOCK / 2, 0, NULL,
+                        NULL));
+    UR(urEventRelease(copied[i]));
+    UR(urEnqueueEventsWait(branches[i], 0, NULL, &copied[i]));
+  }
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+          urQueueEndGraphCaptureExp(branches[0], &(ur_exp_graph_handle_t){NULL}));
+  UR(urEnqueueEventsWaitWithBarrier(origin, 2, copied, &joined));
+  enqueue_copy(origin, found, memory + BLOCK, 2 * BLOCK, NULL, NULL);
+  ur_exp_executable_graph_handle_t graph = end_and_instantiate(origin);
+  EXPECT(!captures(branches[0]) && !captures(branches[1]));
+  for (int round = 0; round < 3; round++) {
+    memset(found, 0, 2 * BLOCK);
+    run(branches[round % 2], graph);
+    UR(urQueueFinish(branches[round % 2]));
+    for (size_t i = 0; i < 2 * COUNT; i++) {
+      size_t branch = i / COUNT;
+      EXPECT(found[i] == (i % COUNT < COUNT / 2 ? 100 + branch : 7));
+    }
+  }
+  /* The events stand for nodes, and mean nothing outside. */
+  ur_command_t kind;
+  UR(urEventGetInfo(joined, UR_EVENT_INFO_COMMAND_TYPE, sizeof kind, &kind, NULL));
+  EXPECT(kind == UR_COMMAND_EVENTS_WAIT_WITH_BARRIER);
+  ANSWERS(UR_RESULT_ERROR_GRAPH_INTERNAL_EVENT, urEventWait(1, &joined));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_INTERNAL_EVENT, urEnqueueEventsWait(origin, 1, &joined, NULL));
+  EXPECT(!captures(origin));
+  UR(urGraphExecutableGraphDestroyExp(graph));
+  UR(urEventRelease(written));
+  UR(urEventRelease(joined));
+  for (int i = 0; i < 2; i++) {
+    UR(urEventRelease(copied[i]));
+    UR(urQueueRelease(branches[i]));
+  }
+  UR(urQueueRelease(origin));
+  UR(urUSMFree(ur->context, memory));
+  free(found);
+}
+
+static void read_gate(void *of) {
+  char byte;
+  if (read(*(int *)of, &byte, 1) != 1)
+    fail("the gate was not opened");
+}
+
+/* Keeps a queue from going on until a byte is written. Returns the event of that. */
+static ur_event_handle_t close_gate(ur_queue_handle_t queue, int *gate) {
+  ur_event_handle_t event = NULL;
+  UR(urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)read_gate, gate, NULL, 0, NULL, &event));
+  return event;
+}
+
+static void open_gate(int gate) {
+  if (write(gate, "o", 1) != 1)
+    fail("the gate cannot be opened");
+}
+
+static bool is_complete(ur_event_handle_t event) {
+  ur_event_status_t status;
+  UR(urEventGetInfo(event, UR_EVENT_INFO_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL));
+  return status == UR_EVENT_STATUS_COMPLETE;
+}
+
+/* A run waits for an event from outside that was waited for inside. */
+static void wait_for_outside(struct runtime *ur) {
+  int gate[2];
+  EXPECT(pipe(gate) == 0);
+  char *memory = (char *)allocate(ur, BLOCK);
+  ur_queue_handle_t other = create_queue(ur, true);
+  fill(ur->queue, memory, 1, BLOCK);
+  UR(urQueueFinish(ur->queue));
+  ur_event_handle_t outside = close_gate(other, &gate[0]), done = NULL;
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  UR(urEnqueueEventsWaitWithBarrier(ur->queue, 1, &outside, NULL));
+  fill(ur->queue, memory, 2, BLOCK);
+  ur_exp_executable_graph_handle_t graph = end_and_instantiate(ur->queue);
+  UR(urEnqueueGraphExp(ur->queue, graph, 0, NULL, &done));
+  EXPECT(!is_complete(done));
+  open_gate(gate[1]);
+  UR(urEventWait(1, &done));
+  EXPECT(holds(ur, memory, COUNT, 2));
+  /* The event is over, and the runs go on. */
+  fill(ur->queue, memory, 3, BLOCK);
+  run(ur->queue, graph);
+  EXPECT(holds(ur, memory, COUNT, 2));
+  UR(urGraphExecutableGraphDestroyExp(graph));
+  UR(urEventRelease(outside));
+  UR(urEventRelease(done));
+  UR(urQueueFinish(other));
+  UR(urQueueRelease(other));
+  UR(urUSMFree(ur->context, memory));
+  close(gate[0]);
+  close(gate[1]);
+}
+
+/* A graph and a command buffer are recorded in a graph, as they are then. */
+static void record_graphs_in_graphs(struct runtime *ur) {
+  char *memory = (char *)allocate(ur, 4 * BLOCK);
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  fill(ur->queue, memory, 5, BLOCK);
+  enqueue_copy(ur->queue, memory + BLOCK, memory, BLOCK, NULL, NULL);
+  ur_exp_executable_graph_handle_t inner = end_and_instantiate(ur->queue);
+  ur_exp_command_buffer_desc_t description = {UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC, NULL, false,
+                                              true, false};
+  ur_exp_command_buffer_handle_t buffer = NULL;
+  UR(urCommandBufferCreateExp(ur->context, ur->device, &description, &buffer));
+  UR(urCommandBufferAppendUSMMemcpyExp(buffer, memory + 2 * BLOCK, memory + BLOCK, BLOCK, 0, NULL, 0,
+                                       NULL, NULL, NULL, NULL));
+  UR(urCommandBufferFinalizeExp(buffer));
+  ur_queue_handle_t loose = create_queue(ur, false);
+  ur_event_handle_t ran = NULL;
+  UR(urQueueBeginGraphCaptureExp(loose));
+  UR(urEnqueueGraphExp(loose, inner, 0, NULL, &ran));
+  UR(urEnqueueCommandBufferExp(loose, buffer, 1, &ran, NULL));
+  UR(urEnqueueEventsWaitWithBarrier(loose, 0, NULL, NULL));
+  enqueue_copy(loose, memory + 3 * BLOCK, memory + 2 * BLOCK, BLOCK, NULL, NULL);
+  ur_exp_executable_graph_handle_t outer = end_and_instantiate(loose);
+  UR(urGraphExecutableGraphDestroyExp(inner));
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urEventRelease(ran));
+  for (int round = 0; round < 3; round++) {
+    fill(ur->queue, memory, 0, 4 * BLOCK);
+    run(ur->queue, outer);
+    EXPECT(holds(ur, memory, 4 * COUNT, 5));
+  }
+  UR(urGraphExecutableGraphDestroyExp(outer));
+  UR(urQueueRelease(loose));
+  UR(urUSMFree(ur->context, memory));
+}
+
+/* Launches with arguments that the graph keeps. */
+static void record_launches(struct runtime *ur) {
+  struct kernels kernels = load(ur);
+  void *memory = allocate(ur, BLOCK);
+  fill(ur->queue, memory, 0, BLOCK);
+  UR(urQueueFinish(ur->queue));
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  UR(launch(ur, kernels.fill, memory, 5, COUNT, NULL, 0, NULL, NULL));
+  UR(launch(ur, kernels.scale, memory, 2, COUNT, NULL, 0, NULL, NULL));
+  ur_exp_executable_graph_handle_t graph = end_and_instantiate(ur->queue);
+  EXPECT(holds(ur, memory, COUNT, 0));
+  unload(&kernels);
+  for (int round = 0; round < 2; round++) {
+    fill(ur->queue, memory, 0, BLOCK);
+    run(ur->queue, graph);
+    /* 3 * 5 + 2. */
+    EXPECT(holds(ur, memory, COUNT, 17));
+  }
+  UR(urGraphExecutableGraphDestroyExp(graph));
+  UR(urUSMFree(ur->context, memory));
+}
+
+static void count_call(void *of) { ++*(int *)of; }
+
+static bool is_empty(ur_exp_graph_handle_t graph) {
+  bool empty = false;
+  UR(urGraphIsEmptyExp(graph, &empty));
+  return empty;
+}
+
+/* Graphs that the program makes, and what is to be known of them. */
+static void describe(struct runtime *ur) {
+  char *memory = (char *)allocate(ur, BLOCK);
+  ur_exp_graph_handle_t graph = NULL, same = NULL;
+  ur_exp_executable_graph_handle_t executable = NULL;
+  int calls = 0;
+  uint64_t first = 0, second = 0;
+  UR(urGraphCreateExp(ur->context, &graph));
+  UR(urGraphGetIdExp(graph, &first));
+  EXPECT(is_empty(graph));
+  ANSWERS(UR_RESULT_ERROR_INVALID_ARGUMENT, urGraphInstantiateGraphExp(graph, &executable));
+  UR(urQueueBeginCaptureIntoGraphExp(ur->queue, graph));
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urQueueBeginGraphCaptureExp(ur->queue));
+  ur_queue_handle_t other = create_queue(ur, true);
+  ANSWERS(UR_RESULT_ERROR_INVALID_ARGUMENT, urQueueBeginCaptureIntoGraphExp(other, graph));
+  EXPECT(!captures(other));
+  UR(urQueueRelease(other));
+  fill(ur->queue, memory, 3, BLOCK);
+  EXPECT(!is_empty(graph));
+  ANSWERS(UR_RESULT_ERROR_INVALID_GRAPH, urGraphInstantiateGraphExp(graph, &executable));
+  fill(ur->queue, memory, 4, BLOCK / 2);
+  UR(urQueueEndGraphCaptureExp(ur->queue, &same));
+  EXPECT(same == graph);
+  ANSWERS(UR_RESULT_ERROR_INVALID_ARGUMENT, urQueueBeginCaptureIntoGraphExp(ur->queue, graph));
+  char path[] = "/tmp/crosshandle-graph-XXXXXX", text[4096];
+  int file = mkstemp(path);
+  EXPECT(file >= 0);
+  UR(urGraphDumpContentsExp(graph, path));
+  ssize_t length = read(file, text, sizeof text - 1);
+  EXPECT(length > 0);
+  text[length] = '\0';
+  EXPECT(strstr(text, "digraph") != NULL && strstr(text, "fill") != NULL);
+  EXPECT(strstr(text, "n0 -> n1") != NULL);
+  close(file);
+  unlink(path);
+  ANSWERS(UR_RESULT_ERROR_UNKNOWN, urGraphDumpContentsExp(graph, "/no/such/folder/graph.dot"));
+  ur_native_handle_t native = 0;
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE, urGraphGetNativeHandleExp(graph, &native));
+  UR(urGraphSetDestructionCallbackExp(graph, count_call, &calls));
+  UR(urGraphSetDestructionCallbackExp(graph, count_call, &calls));
+  UR(urGraphInstantiateGraphExp(graph, &executable));
+  EXPECT(calls == 0);
+  UR(urGraphDestroyExp(graph));
+  EXPECT(calls == 2);
+  run(ur->queue, executable);
+  EXPECT(holds(ur, memory + BLOCK / 2, COUNT / 2, 3) && holds(ur, memory, COUNT / 2, 4));
+  UR(urGraphExecutableGraphDestroyExp(executable));
+  UR(urGraphCreateExp(ur->context, &graph));
+  UR(urGraphGetIdExp(graph, &second));
+  EXPECT(second > first);
+  UR(urGraphDestroyExp(graph));
+  UR(urUSMFree(ur->context, memory));
+}
+
+/* A graph and its runs keep what they use, whatever is released. */
+static void keep_what_is_used(struct runtime *ur) {
+  int gate[2];
+  EXPECT(pipe(gate) == 0);
+  char *memory = (char *)allocate(ur, 2 * BLOCK), *spare = (char *)allocate(ur, BLOCK);
+  /* Pages, so that a GPU may take the memory for its own. */
+  uint32_t *user = (uint32_t *)aligned_alloc(4096, BLOCK);
+  memset(user, 0, BLOCK);
+  ur_buffer_properties_t properties = {UR_STRUCTURE_TYPE_BUFFER_PROPERTIES, NULL, user};
+  ur_mem_handle_t buffer = NULL;
+  UR(urMemBufferCreate(ur->context, UR_MEM_FLAG_READ_WRITE | UR_MEM_FLAG_USE_HOST_POINTER, BLOCK,
+                       &properties, &buffer));
+  uint32_t value = 9;
+  ur_queue_handle_t queue = create_queue(ur, true);
+  UR(urQueueBeginGraphCaptureExp(queue));
+  fill(queue, spare, 6, BLOCK);
+  enqueue_copy(queue, memory, spare, BLOCK, NULL, NULL);
+  UR(urEnqueueMemBufferFill(queue, buffer, &value, sizeof value, 0, BLOCK, 0, NULL, NULL));
+  ur_exp_executable_graph_handle_t graph = end_and_instantiate(queue);
+  /* Freeing waits for no graph. */
+  UR(urUSMFree(ur->context, spare));
+  UR(urMemRelease(buffer));
+  UR(urQueueRelease(queue));
+  ur_event_handle_t closed = close_gate(ur->queue, &gate[0]), done = NULL;
+  UR(urEnqueueGraphExp(ur->queue, graph, 0, NULL, &done));
+  UR(urGraphExecutableGraphDestroyExp(graph));
+  EXPECT(!is_complete(done));
+  open_gate(gate[1]);
+  UR(urEventWait(1, &done));
+  EXPECT(holds(ur, memory, COUNT, 6));
+  UR(urEventRelease(closed));
+  UR(urEventRelease(done));
+  UR(urQueueFinish(ur->queue));
+  for (int tries = 0; user[COUNT - 1] != 9 && tries < 20000; tries++)
+    usleep(1000);
+  for (int i = 0; i < COUNT; i++)
+    EXPECT(user[i] == 9);
+  /* A capture that nobody ends goes with its queue, and lets the queues go that had joined it. */
+  ur_queue_handle_t other = create_queue(ur, true);
+  queue = create_queue(ur, true);
+  ur_exp_graph_handle_t never = NULL;
+  UR(urGraphCreateExp(ur->context, &never));
+  UR(urQueueBeginCaptureIntoGraphExp(queue, never));
+  ur_event_handle_t fork = NULL;
+  UR(urEnqueueEventsWait(queue, 0, NULL, &fork));
+  UR(urEnqueueEventsWait(other, 1, &fork, NULL));
+  EXPECT(captures(other));
+  UR(urEventRelease(fork));
+  UR(urQueueRelease(queue));
+  EXPECT(!captures(other));
+  ur_exp_executable_graph_handle_t none = NULL;
+  ANSWERS(UR_RESULT_ERROR_INVALID_GRAPH, urGraphInstantiateGraphExp(never, &none));
+  UR(urGraphDestroyExp(never));
+  /* A graph that is destroyed ends no capture: the queue does. */
+  UR(urGraphCreateExp(ur->context, &never));
+  UR(urQueueBeginCaptureIntoGraphExp(other, never));
+  UR(urGraphDestroyExp(never));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(other, &never));
+  EXPECT(never == NULL && !captures(other));
+  UR(urQueueFinish(other));
+  UR(urQueueRelease(other));
+  UR(urUSMFree(ur->context, memory));
+  free(user);
+  close(gate[0]);
+  close(gate[1]);
+}
+
+static void never_called(void *of) { (void)of, fail("a task ran that was to be recorded"); }
+
+static void never_native(ur_queue_handle_t queue, void *of) {
+  (void)queue, (void)of, fail("a native command ran that was to be recorded");
+}
+
+/* What no graph records invalidates the capture, and does nothing. */
+static void refuse_what_is_not_recorded(struct runtime *ur) {
+  enum { CALLS = 9 };
+  char *memory = (char *)allocate(ur, BLOCK), bytes[16];
+  ur_mem_handle_t buffer = NULL;
+  ur_event_handle_t reusable = shared_event(ur), event = NULL;
+  UR(urMemBufferCreate(ur->context, UR_MEM_FLAG_READ_WRITE, BLOCK, NULL, &buffer));
+  fill(ur->queue, memory, 1, BLOCK);
+  UR(urQueueFinish(ur->queue));
+  ur_queue_handle_t queue = create_queue(ur, true);
+  for (int call = 0; call < CALLS; call++) {
+    UR(urQueueBeginGraphCaptureExp(queue));
+    fill(queue, memory, 2, BLOCK);
+    /* An argument that is wrong is no reason to end anything. */
+    ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
+            urEnqueueUSMMemcpy(queue, false, memory, memory, 2 * BLOCK, 0, NULL, NULL));
+    void *made = NULL;
+    ur_result_t result = UR_RESULT_SUCCESS;
+    switch (call) {
+    case 0:
+      result = urEnqueueUSMMemcpy(queue, true, bytes, memory, sizeof bytes, 0, NULL, NULL);
+      break;
+    case 1:
+      result = urQueueFinish(queue);
+      break;
+    case 2:
+      result = urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)never_called, NULL, NULL, 0,
+                                    NULL, NULL);
+      break;
+    case 3:
+      result = urEnqueueNativeCommandExp(queue, never_native, NULL, 0, NULL, NULL, 0, NULL, NULL);
+      break;
+    case 4:
+      result = urEnqueueUSMDeviceAllocExp(queue, NULL, BLOCK, NULL, 0, NULL, &made, NULL);
+      break;
+    case 5:
+      result = urEnqueueMemBufferMap(queue, buffer, false, UR_MAP_FLAG_READ, 0, BLOCK, 0, NULL, NULL,
+                                     &made);
+      break;
+    case 6:
+      result = urEnqueueTimestampRecordingExp(queue, false, 0, NULL, &event);
+      break;
+    case 7:
+      result = urEnqueueEventsWaitWithBarrierExt(queue, NULL, 0, NULL, &reusable);
+      break;
+    case 8:
+      result = urEnqueueUSMFreeExp(queue, NULL, memory, 0, NULL, NULL);
+      break;
+    }
+    doing = "a command that no graph records";
+    check(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED, result, doing);
+    ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED,
+            urEnqueueUSMMemcpy(queue, false, bytes, memory, sizeof bytes, 0, NULL, NULL));
+    EXPECT(captures(queue));
+    ur_exp_graph_handle_t graph = (ur_exp_graph_handle_t)bytes;
+    ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(queue, &graph));
+    EXPECT(graph == NULL && made == NULL && event == NULL && !captures(queue));
+    ANSWERS(UR_RESULT_ERROR_COMMAND_LIST_NOT_CAPTURING, urQueueEndGraphCaptureExp(queue, &graph));
+    ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urQueueGetGraphExp(queue, &graph));
+    UR(urQueueFinish(queue));
+    EXPECT(holds(ur, memory, COUNT, 1));
+  }
+  /* A branch that nothing of the origin comes after. */
+  ur_queue_handle_t other = create_queue(ur, false);
+  ur_exp_graph_handle_t graph = NULL;
+  UR(urQueueBeginGraphCaptureExp(queue));
+  UR(urEnqueueEventsWaitWithBarrier(queue, 0, NULL, &event));
+  enqueue_copy(other, memory, memory + BLOCK / 2, BLOCK / 2, event, NULL);
+  ANSWERS(UR_RESULT_ERROR_GRAPH_UNJOINED_FORKS, urQueueEndGraphCaptureExp(queue, &graph));
+  EXPECT(graph == NULL && !captures(queue) && !captures(other));
+  UR(urEventRelease(event));
+  /* Two captures stay two. */
+  event = NULL;
+  UR(urQueueBeginGraphCaptureExp(queue));
+  UR(urQueueBeginGraphCaptureExp(other));
+  UR(urEnqueueEventsWaitWithBarrier(other, 0, NULL, &event));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_MERGE_ATTEMPT, urEnqueueEventsWait(queue, 1, &event, NULL));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(queue, &graph));
+  UR(urGraphDestroyExp(end(other)));
+  UR(urEventRelease(event));
+  UR(urQueueRelease(other));
+  UR(urQueueRelease(queue));
+  UR(urEventRelease(reusable));
+  UR(urMemRelease(buffer));
+  UR(urUSMFree(ur->context, memory));
+}
+
+int main(int count, char **words) {
+  limit_life();
+  if (count == 2 && strcmp(words[1], "second") == 0)
+    return second();
+  struct runtime ur = start_runtime();
+  EXPECT(supports(&ur, UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP));
+  compute_in_turns(&ur);
+  fork_and_join(&ur, true);
+  fork_and_join(&ur, false);
+  wait_for_outside(&ur);
+  record_graphs_in_graphs(&ur);
+  /* Where kernels run, a test says which. */
+  if (getenv("KERNELS_PTX") != NULL)
+    record_launches(&ur);
+  describe(&ur);
+  keep_what_is_used(&ur);
+  refuse_what_is_not_recorded(&ur);
+  stop_runtime(&ur);
+  return 0;
+}

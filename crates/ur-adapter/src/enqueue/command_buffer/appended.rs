@@ -1,0 +1,94 @@
+//! What all calls that record have in common.
+
+use crate::abi::boundary::{Argument2, Call, OutPointer, list};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::HandleList;
+use crate::event::Event;
+use unified_runtime_sys::{
+    ur_event_handle_t, ur_exp_command_buffer_command_handle_t, ur_exp_command_buffer_sync_point_t,
+    ur_result_t,
+};
+
+/// What all calls that record have in common: the commands to come after, and what the caller wants to know.
+pub(super) struct Appended<'a> {
+    pub(super) after: &'a [ur_exp_command_buffer_sync_point_t],
+    pub(super) sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
+    pub(super) command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
+}
+
+impl<'a> Appended<'a> {
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED_FEATURE` for events: commands inside wait for none and signal none.
+    pub(super) fn new(
+        after: &'a [ur_exp_command_buffer_sync_point_t],
+        waits: &HandleList<'_, Event>,
+        sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
+        event: &Option<OutPointer<'_, ur_event_handle_t>>,
+        command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
+    ) -> Result<Self> {
+        if !waits.is_empty() || event.is_some() {
+            return Err(Failure::unsupported(
+                "commands in a command buffer wait for no events and signal none; let \
+                 urEnqueueCommandBufferExp do that",
+            ));
+        }
+        Ok(Self {
+            after,
+            sync_point,
+            command,
+        })
+    }
+}
+
+/// An argument of an entry point: the commands of the command buffer that one comes after.
+pub(super) struct SyncPoints;
+
+impl Argument2 for SyncPoints {
+    type A = u32;
+    type B = *const ur_exp_command_buffer_sync_point_t;
+    type Value<'a> = &'a [ur_exp_command_buffer_sync_point_t];
+
+    unsafe fn read<'a>(count: u32, first: Self::B, _call: &'a Call) -> Result<Self::Value<'a>> {
+        if first.is_null() != (count == 0) {
+            return Err(Failure::of(
+                ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_WAIT_LIST_EXP,
+            ));
+        }
+        // SAFETY: as promised to this function.
+        unsafe { list(first, count as usize) }
+    }
+}
+
+/// Defines entry points that record a command each. A function is written without its first argument, the
+/// command buffer, whose name comes before the functions, and without the last ones, which are the same for all. Its
+/// body makes the command.
+macro_rules! appends {
+    ($buffer:ident; $(fn $name:ident($($arguments:tt)*) $body:block)*) => {
+        $crate::abi::boundary::entry_points! {$(
+            pub(in crate::enqueue::command_buffer) fn $name(
+                $buffer: $crate::abi::object::Handle<$crate::enqueue::command_buffer::CommandBuffer>,
+                $($arguments)*
+                after(after_count, first_after):
+                    $crate::enqueue::command_buffer::appended::SyncPoints,
+                waits(wait_count, first_wait): $crate::enqueue::WaitList,
+                sync_point: $crate::abi::boundary::MaybeOut<
+                    ::unified_runtime_sys::ur_exp_command_buffer_sync_point_t,
+                >,
+                event: $crate::abi::boundary::MaybeOut<::unified_runtime_sys::ur_event_handle_t>,
+                command: $crate::abi::boundary::MaybeOut<
+                    ::unified_runtime_sys::ur_exp_command_buffer_command_handle_t,
+                >,
+            ) {
+                let appended = $crate::enqueue::command_buffer::appended::Appended::new(
+                    after, &waits, sync_point, &event, command,
+                )?;
+                let recorded: $crate::abi::failure::Result<::crosshandle::Command> = $body;
+                $buffer.append(recorded?, None, &appended)
+            }
+        )*}
+    };
+}
+
+pub(super) use appends;

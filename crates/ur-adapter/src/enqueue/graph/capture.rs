@@ -1,0 +1,424 @@
+//! Captures: what is submitted to queues becomes nodes of a graph, and does not run.
+//!
+//! A capture begins in one queue, its origin. Another queue of the same context and device joins it with the
+//! first command that waits for an event of the capture (a fork), and leaves it when the origin ends the
+//! capture. By then a command of the origin must come after all that the others recorded (a join).
+//!
+//! A node comes after the nodes whose events its command waits for, and after those that the order of its
+//! queue puts before it. An event from outside cannot be waited for inside: each run of the graph as a whole
+//! waits for the signal that was the latest when the event was named.
+
+use super::Graph;
+use super::recording::{Recording, Waits};
+use super::slot::CaptureSlot;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::object::Ref;
+use crate::context::Context;
+use crate::discovery::Device;
+use crate::memory::buffer::BufferUse;
+use crate::queue::Queue;
+use crosshandle::{Command, Error, Event};
+use std::borrow::Cow;
+use std::mem;
+use std::sync::{Arc, Weak};
+use unified_runtime_sys::{ur_command_t, ur_result_t};
+
+/// A capture, from its beginning to its end.
+pub(crate) struct Capture {
+    context: Ref<Context>,
+    device: Ref<Device>,
+    graph: Ref<Graph>,
+    /// Whether the program made the graph, and not the capture.
+    is_programs: bool,
+    origin: Weak<CaptureSlot>,
+    state: Lock<State>,
+}
+
+/// A node of a capture, as an event knows it.
+#[derive(Clone)]
+pub(crate) struct CapturedNode {
+    capture: Weak<Capture>,
+    index: u32,
+}
+
+/// The place of a command in the order of its queue.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Order {
+    /// The command comes after all that was submitted before.
+    pub(crate) after_earlier: bool,
+    /// All that is submitted later comes after the command.
+    pub(crate) before_later: bool,
+}
+
+struct State {
+    /// There until the capture ends.
+    recorded: Option<Recorded>,
+    /// Something could not be recorded, so that the graph would not be what the program means.
+    is_invalidated: bool,
+    members: Vec<Member>,
+}
+
+/// A graph that was captured, or is being captured.
+pub(crate) struct Recorded {
+    pub(super) recording: Recording,
+    pub(super) nodes: Vec<Entry>,
+}
+
+/// What is known of a node, besides its command.
+pub(super) struct Entry {
+    node: crosshandle::Node,
+    pub(super) kind: ur_command_t,
+    /// The queue, as an index among those of the capture. The origin is the first.
+    pub(super) queue: u32,
+    pub(super) after: Vec<u32>,
+}
+
+/// A queue of the capture, and the nodes that its next command may come after.
+struct Member {
+    slot: Weak<CaptureSlot>,
+    /// The latest node that all later ones of the queue come after.
+    barrier: Option<u32>,
+    /// The nodes since then.
+    since: Vec<u32>,
+}
+
+impl Member {
+    fn new(slot: Weak<CaptureSlot>) -> Self {
+        Self {
+            slot,
+            barrier: None,
+            since: Vec::new(),
+        }
+    }
+}
+
+impl Capture {
+    /// Begins a capture in a queue.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` in a queue that captures already; as [`Graph::begin`].
+    pub(super) fn begin(queue: &Queue, graph: Ref<Graph>, is_programs: bool) -> Result<()> {
+        let recording = Recording::new(queue.context().on(queue.device())?);
+        let slot = queue.capture_slot();
+        let origin = Arc::downgrade(slot);
+        let capture = Arc::new(Self {
+            context: queue.context().clone(),
+            device: queue.device().clone(),
+            graph,
+            is_programs,
+            origin: origin.clone(),
+            state: Lock::new(State {
+                recorded: Some(Recorded {
+                    recording,
+                    nodes: Vec::new(),
+                }),
+                is_invalidated: false,
+                members: vec![Member::new(origin)],
+            }),
+        });
+        if !slot.join(&capture) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "this queue captures a graph already",
+            ));
+        }
+        capture
+            .graph
+            .begin(&capture)
+            .inspect_err(|_| slot.leave(&capture))
+    }
+
+    /// Ends the capture of a queue, and returns the graph and whether the program made it.
+    ///
+    /// # Errors
+    /// `COMMAND_LIST_NOT_CAPTURING`, `INVALID_OPERATION` for a queue that is not the origin,
+    /// `GRAPH_CAPTURE_INVALIDATED`, `GRAPH_UNJOINED_FORKS`. The capture is over after the last two.
+    pub(super) fn end(queue: &Queue) -> Result<(Ref<Graph>, bool)> {
+        let slot = queue.capture_slot();
+        let capture = slot.capture().ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_COMMAND_LIST_NOT_CAPTURING,
+                "this queue captures no graph",
+            )
+        })?;
+        if !capture.is_origin(slot) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "the capture began in another queue, and ends there",
+            ));
+        }
+        let recorded = capture
+            .close()
+            .inspect_err(|_| capture.graph.invalidate())?;
+        capture.graph.fill(recorded);
+        Ok((capture.graph.clone(), capture.is_programs))
+    }
+
+    /// Ends the capture, lets all queues leave it, and returns what was recorded.
+    fn close(self: &Arc<Self>) -> Result<Recorded> {
+        let (recorded, is_invalidated, members) = {
+            let mut state = self.state.lock();
+            let members = mem::take(&mut state.members);
+            (state.recorded.take(), state.is_invalidated, members)
+        };
+        for slot in members.iter().filter_map(|member| member.slot.upgrade()) {
+            slot.leave(self);
+        }
+        let recorded = recorded.filter(|_| !is_invalidated);
+        let recorded = recorded.ok_or_else(invalidated)?;
+        if !recorded.is_joined() {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_GRAPH_UNJOINED_FORKS,
+                "another queue recorded commands that none of the queue in which the capture began comes \
+                 after",
+            ));
+        }
+        Ok(recorded)
+    }
+
+    /// Ends the capture of an origin that is gone.
+    pub(super) fn abandon(self: &Arc<Self>) {
+        self.graph.invalidate();
+        drop(self.close());
+    }
+
+    /// Returns whether the capture began in this queue.
+    pub(super) fn is_origin(&self, slot: &CaptureSlot) -> bool {
+        std::ptr::eq(self.origin.as_ptr(), slot)
+    }
+
+    pub(super) fn graph(&self) -> &Ref<Graph> {
+        &self.graph
+    }
+
+    /// Calls `look` with what was recorded so far, unless the capture has ended.
+    pub(super) fn look<R>(&self, look: impl FnOnce(Option<&Recorded>) -> R) -> R {
+        look(self.state.lock().recorded.as_ref())
+    }
+
+    /// Finds the capture that a command is recorded in: its queue's, or the one whose events it waits for,
+    /// which the queue joins by recording it.
+    ///
+    /// # Errors
+    /// `GRAPH_INTERNAL_EVENT` for an event of a capture that is over, `GRAPH_CAPTURE_MERGE_ATTEMPT`,
+    /// `GRAPH_CAPTURE_UNSUPPORTED`, `GRAPH_CAPTURE_INVALIDATED`.
+    pub(crate) fn of_command<'a>(
+        queue: &Queue,
+        own: Option<Arc<Self>>,
+        nodes: impl Iterator<Item = &'a CapturedNode>,
+    ) -> Result<Option<Arc<Self>>> {
+        let mut found = own;
+        for node in nodes {
+            let theirs = node.capture.upgrade();
+            match (&found, theirs.filter(|theirs| !theirs.is_over())) {
+                (Some(found), Some(theirs)) if Arc::ptr_eq(found, &theirs) => {}
+                (None, Some(theirs)) => found = Some(theirs),
+                (Some(found), Some(_)) => {
+                    return Err(found.fail(
+                        ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_MERGE_ATTEMPT,
+                        "this event is one of another capture, which would become one with this one",
+                    ));
+                }
+                (Some(found), None) => {
+                    found.invalidate();
+                    return Err(internal_event());
+                }
+                (None, None) => return Err(internal_event()),
+            }
+        }
+        if let Some(found) = &found {
+            found.check(queue)?;
+        }
+        Ok(found)
+    }
+
+    /// Refuses a queue whose commands cannot be recorded here.
+    fn check(&self, queue: &Queue) -> Result<()> {
+        self.state.lock().recorded()?;
+        let is_same = std::ptr::eq(&**queue.context(), &*self.context)
+            && std::ptr::eq(&**queue.device(), &*self.device);
+        match is_same {
+            true => Ok(()),
+            false => Err(self.refuse(
+                "a queue of another context or device cannot join a capture: a graph belongs to one",
+            )),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.lock().recorded.is_none()
+    }
+
+    fn invalidate(&self) {
+        self.state.lock().is_invalidated = true;
+    }
+
+    /// Invalidates the capture by what could not be recorded, and returns the failure.
+    fn fail(&self, result: ur_result_t, why: impl Into<Cow<'static, str>>) -> Failure {
+        self.invalidate();
+        Failure::new(result, why)
+    }
+
+    /// Invalidates the capture by what no graph records, and returns the failure.
+    #[cold]
+    pub(crate) fn refuse(&self, why: impl Into<Cow<'static, str>>) -> Failure {
+        self.fail(ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED, why)
+    }
+
+    /// Notes that a command uses a buffer that wants to know of its queues.
+    pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
+        if let Some(recorded) = &mut self.state.lock().recorded {
+            recorded.recording.note(buffer);
+        }
+    }
+
+    /// Lets every run of the graph come after signals of events from outside.
+    ///
+    /// # Errors
+    /// `GRAPH_CAPTURE_INVALIDATED`.
+    pub(crate) fn wait_for(&self, waits: impl IntoIterator<Item = (Event, u64)>) -> Result<()> {
+        let waits: Waits = waits.into_iter().collect();
+        self.state.lock().recorded()?.recording.wait_for(waits);
+        Ok(())
+    }
+
+    /// Records commands of a queue, one after the other; the first comes after some nodes of this capture. Returns
+    /// the last one's node.
+    ///
+    /// # Errors
+    /// `GRAPH_CAPTURE_INVALIDATED`; `GRAPH_CAPTURE_UNSUPPORTED` for a command that no graph records.
+    pub(crate) fn record(
+        self: &Arc<Self>,
+        queue: &Queue,
+        kind: ur_command_t,
+        commands: Vec<Command>,
+        after: impl Iterator<Item = CapturedNode>,
+        order: Order,
+    ) -> Result<CapturedNode> {
+        let mut after: Vec<u32> = after.map(|node| node.index).collect();
+        let state = &mut *self.state.lock();
+        state.recorded()?;
+        let member = state.member(queue.capture_slot(), self)?;
+        let mut index = 0;
+        for command in commands {
+            let added = state.add(member, kind, command, after, order, queue.is_in_order());
+            index = added.inspect_err(|_| state.is_invalidated = true)?;
+            after = vec![index];
+        }
+        Ok(CapturedNode {
+            capture: Arc::downgrade(self),
+            index,
+        })
+    }
+}
+
+impl State {
+    /// Returns what is recorded.
+    ///
+    /// # Errors
+    /// `GRAPH_CAPTURE_INVALIDATED`.
+    fn recorded(&mut self) -> Result<&mut Recorded> {
+        let recorded = self.recorded.as_mut().filter(|_| !self.is_invalidated);
+        recorded.ok_or_else(invalidated)
+    }
+
+    /// Returns the index of a queue, which joins the capture if it has not yet.
+    ///
+    /// # Errors
+    /// `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in it meanwhile.
+    fn member(&mut self, slot: &Arc<CaptureSlot>, capture: &Arc<Capture>) -> Result<usize> {
+        let is_it = |member: &Member| std::ptr::eq(member.slot.as_ptr(), &**slot);
+        if let Some(index) = self.members.iter().position(is_it) {
+            return Ok(index);
+        }
+        if !slot.join(capture) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_MERGE_ATTEMPT,
+                "this queue records in another capture",
+            ));
+        }
+        self.members.push(Member::new(Arc::downgrade(slot)));
+        Ok(self.members.len() - 1)
+    }
+
+    /// Records a command of a queue.
+    fn add(
+        &mut self,
+        member: usize,
+        kind: ur_command_t,
+        command: Command,
+        mut after: Vec<u32>,
+        order: Order,
+        is_in_order: bool,
+    ) -> Result<u32> {
+        let queue = &mut self.members[member];
+        let recorded = self.recorded.as_mut().ok_or_else(invalidated)?;
+        let Recorded { recording, nodes } = recorded;
+        after.extend(queue.barrier);
+        if order.after_earlier {
+            after.extend(&queue.since);
+        }
+        after.sort_unstable();
+        after.dedup();
+        let index = nodes.len() as u32;
+        let before: Vec<_> = after
+            .iter()
+            .map(|index| nodes[*index as usize].node)
+            .collect();
+        // The library's graph has no more nodes than have indices.
+        let node = recording.add(command, &before).map_err(|error| {
+            let unsupported = matches!(error, Error::Unsupported(_));
+            let failure = Failure::from(error);
+            match unsupported {
+                true => failure.with_result(ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED),
+                false => failure,
+            }
+        })?;
+        nodes.push(Entry {
+            node,
+            kind,
+            queue: member as u32,
+            after,
+        });
+        if is_in_order || order.before_later {
+            queue.barrier = Some(index);
+            queue.since.clear();
+        } else {
+            queue.since.push(index);
+        }
+        Ok(index)
+    }
+}
+
+impl Recorded {
+    /// Returns whether some node of the origin comes after each node of another queue.
+    fn is_joined(&self) -> bool {
+        let mut is_joined: Vec<bool> = self.nodes.iter().map(|node| node.queue == 0).collect();
+        // A node comes after earlier ones only.
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            if is_joined[index] {
+                node.after
+                    .iter()
+                    .for_each(|before| is_joined[*before as usize] = true);
+            }
+        }
+        is_joined.into_iter().all(|is_joined| is_joined)
+    }
+}
+
+fn invalidated() -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED,
+        "something could not be recorded, so that this capture makes no graph; end it",
+    )
+}
+
+/// Returns the failure of using an event of a capture elsewhere.
+#[cold]
+pub(crate) fn internal_event() -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_GRAPH_INTERNAL_EVENT,
+        "this event is one of a command that was recorded in a graph, and means nothing outside",
+    )
+}

@@ -1,0 +1,66 @@
+//! Executable graphs: what queues run.
+
+use super::recording::Run;
+use super::{Graph, no_native};
+use crate::abi::boundary::{MaybeOut, Out, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, Object, Ref, Shared, release};
+use crate::context::Context;
+use crate::enqueue::{Submission, WaitList};
+use crate::queue::Queue;
+use unified_runtime_sys::{
+    ur_command_t, ur_event_handle_t, ur_exp_executable_graph_handle_t,
+    ur_exp_executable_graph_handle_t_, ur_native_handle_t, ur_result_t,
+};
+
+/// An executable graph. It keeps what it needs, so that the graph may be destroyed before it.
+pub(crate) struct Executable {
+    context: Ref<Context>,
+    run: Run,
+}
+
+impl Object for Executable {
+    type Opaque = ur_exp_executable_graph_handle_t_;
+}
+
+impl Executable {
+    /// Makes what runs of a graph, for the caller.
+    ///
+    /// # Errors
+    /// As [`Graph::captured`]; limits of the driver.
+    pub(super) fn create(graph: &Graph) -> Result<ur_exp_executable_graph_handle_t> {
+        let captured = graph.captured()?;
+        Ok(Shared::hand_out(Shared::new(Self {
+            context: graph.context.clone(),
+            run: captured.recording.instantiate()?,
+        })))
+    }
+}
+
+/// Commands that still run keep what they need, so that destroying waits for none.
+pub(super) unsafe extern "C" fn destroy(graph: ur_exp_executable_graph_handle_t) -> ur_result_t {
+    // SAFETY: the caller passes null or an executable graph, which has one reference.
+    unsafe { release::<Executable>(graph) }
+}
+
+entry_points! {
+    pub(super) fn get_native_handle(graph: Handle<Executable>, native: Out<ur_native_handle_t>) {
+        Err(no_native())
+    }
+
+    pub(crate) fn enqueue(
+        queue: Handle<Queue>,
+        graph: Handle<Executable>,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
+        if !std::ptr::eq(&**queue.context(), &*graph.context) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
+                "this queue is one of another context than the graph",
+            ));
+        }
+        let submission = Submission::new(queue, waits, event)?;
+        graph.run.submit(submission, ur_command_t::UR_COMMAND_ENQUEUE_GRAPH_EXP)
+    }
+}

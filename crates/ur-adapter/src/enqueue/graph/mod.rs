@@ -1,0 +1,235 @@
+//! Graphs: queues record commands in them, and run them as one any number of times.
+//!
+//! - `recording`: commands that are recorded, and how they run; command buffers have the same.
+//! - `capture`, `slot`: queues that record what is submitted to them.
+//! - `queue`: the entry points that begin and end this.
+//! - `executable`: what runs.
+//! - `dump`: graphs as text.
+
+pub(crate) mod capture;
+mod dump;
+pub(crate) mod executable;
+pub(crate) mod queue;
+pub(crate) mod recording;
+pub(crate) mod slot;
+
+use crate::abi::boundary::{Out, Text, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::object::{Handle, Object, Ref, Shared, release_once};
+use crate::context::Context;
+use capture::{Capture, Recorded};
+use executable::Executable;
+use std::ffi::{OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use unified_runtime_sys::{
+    ur_bool_t, ur_exp_executable_graph_handle_t, ur_exp_graph_destruction_callback_t,
+    ur_exp_graph_handle_t, ur_exp_graph_handle_t_, ur_graph_exp_dditable_t, ur_native_handle_t,
+    ur_result_t,
+};
+
+/// A graph that a queue captures, or has captured.
+pub(crate) struct Graph {
+    context: Ref<Context>,
+    /// No other graph of the process has the same, and later ones have greater ones.
+    id: u64,
+    /// Never locked while a driver is called.
+    contents: Lock<Contents>,
+    callbacks: Lock<Vec<Callback>>,
+}
+
+enum Contents {
+    /// No capture began.
+    New,
+    Capturing(Weak<Capture>),
+    Captured(Arc<Recorded>),
+    /// The capture failed.
+    Invalid,
+}
+
+/// A function to be called when the graph is destroyed.
+struct Callback {
+    function: unsafe extern "C" fn(*mut c_void),
+    data: *mut c_void,
+}
+
+// SAFETY: the data is only passed to the function, in the thread that destroys the graph, as the caller of
+// `urGraphSetDestructionCallbackExp` expects.
+unsafe impl Send for Callback {}
+
+impl Object for Graph {
+    type Opaque = ur_exp_graph_handle_t_;
+}
+
+fn invalid(message: &'static str) -> Failure {
+    Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_GRAPH, message)
+}
+
+impl Graph {
+    /// Makes a graph without nodes, to which UR does not refer yet.
+    fn create(context: &Shared<Context>) -> Ref<Self> {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Shared::new(Self {
+            context: context.to_ref(),
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            contents: Lock::new(Contents::New),
+            callbacks: Lock::default(),
+        })
+    }
+
+    /// Lets a capture fill the graph.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for a graph with nodes, or of another capture; `INVALID_GRAPH`.
+    fn begin(&self, capture: &Arc<Capture>) -> Result<()> {
+        let mut contents = self.contents.lock();
+        match &*contents {
+            Contents::New => {}
+            Contents::Captured(recorded) if recorded.nodes.is_empty() => {}
+            Contents::Captured(_) => {
+                return Err(Failure::argument(
+                    "this graph has nodes: a capture takes an empty one",
+                ));
+            }
+            Contents::Capturing(_) => {
+                return Err(Failure::argument("another queue captures this graph"));
+            }
+            Contents::Invalid => return Err(failed_capture()),
+        }
+        *contents = Contents::Capturing(Arc::downgrade(capture));
+        Ok(())
+    }
+
+    /// Takes what a capture recorded.
+    fn fill(&self, recorded: Recorded) {
+        *self.contents.lock() = Contents::Captured(Arc::new(recorded));
+    }
+
+    /// Remembers that the capture failed.
+    fn invalidate(&self) {
+        *self.contents.lock() = Contents::Invalid;
+    }
+
+    /// Calls `look` with what is recorded so far, if anything is.
+    ///
+    /// # Errors
+    /// `INVALID_GRAPH` after a capture that failed.
+    fn look<R>(&self, look: impl FnOnce(Option<&Recorded>) -> R) -> Result<R> {
+        let recorded = match &*self.contents.lock() {
+            Contents::New => None,
+            Contents::Capturing(capture) => Some(Err(capture.upgrade())),
+            Contents::Captured(recorded) => Some(Ok(Arc::clone(recorded))),
+            Contents::Invalid => return Err(failed_capture()),
+        };
+        match recorded {
+            Some(Ok(recorded)) => Ok(look(Some(&recorded))),
+            Some(Err(Some(capture))) => Ok(capture.look(look)),
+            Some(Err(None)) | None => Ok(look(None)),
+        }
+    }
+
+    /// Returns what was captured.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for nothing, `INVALID_GRAPH` while a queue captures or if it failed to.
+    fn captured(&self) -> Result<Arc<Recorded>> {
+        match &*self.contents.lock() {
+            Contents::Captured(recorded) if !recorded.nodes.is_empty() => Ok(Arc::clone(recorded)),
+            Contents::New | Contents::Captured(_) => {
+                Err(Failure::argument("this graph has no nodes"))
+            }
+            Contents::Capturing(_) => Err(invalid("a queue captures this graph still")),
+            Contents::Invalid => Err(failed_capture()),
+        }
+    }
+
+    /// Calls the program's functions, and ends a capture that would fill the graph.
+    fn destroy(&self) {
+        let capture = match &*self.contents.lock() {
+            Contents::Capturing(capture) => capture.upgrade(),
+            _ => None,
+        };
+        if let Some(capture) = capture {
+            drop(capture.refuse("the graph that this capture would fill is destroyed"));
+        }
+        for Callback { function, data } in std::mem::take(&mut *self.callbacks.lock()) {
+            // SAFETY: the program had them called once, in this thread. No lock is held.
+            unsafe { function(data) };
+        }
+    }
+}
+
+fn failed_capture() -> Failure {
+    invalid("the capture of this graph failed")
+}
+
+/// Says why no handle of a driver is given.
+fn no_native() -> Failure {
+    Failure::unsupported("graphs of this adapter are no single object of a driver")
+}
+
+entry_points! {
+    fn create(context: Handle<Context>, created: Out<ur_exp_graph_handle_t>) {
+        created.put(Shared::hand_out(Graph::create(context)))
+    }
+
+    fn instantiate(graph: Handle<Graph>, created: Out<ur_exp_executable_graph_handle_t>) {
+        created.put(Executable::create(graph)?)
+    }
+
+    fn destroy(graph: Handle<Graph>) {
+        graph.destroy();
+        // SAFETY: the caller passes a handle that is good for this call.
+        unsafe { release_once::<Graph>(graph.handle()) }
+    }
+
+    fn is_empty(graph: Handle<Graph>, result: Out<ur_bool_t>) {
+        let is_empty = graph.look(|recorded| recorded.is_none_or(|all| all.nodes.is_empty()))?;
+        result.put(is_empty.into())
+    }
+
+    fn get_id(graph: Handle<Graph>, id: Out<u64>) {
+        id.put(graph.id)
+    }
+
+    fn set_destruction_callback(
+        graph: Handle<Graph>,
+        function: ur_exp_graph_destruction_callback_t,
+        data: *mut c_void,
+    ) {
+        let function = function.ok_or(Failure::NULL_POINTER)?;
+        graph.callbacks.lock().push(Callback { function, data });
+        Ok(())
+    }
+
+    fn dump_contents(graph: Handle<Graph>, path: Text) {
+        let text = graph.look(|recorded| dump::dot(graph.id, recorded))?;
+        let written = std::fs::write(OsStr::from_bytes(path.to_bytes()), text);
+        written.map_err(|error| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_UNKNOWN,
+                format!("cannot write the graph to {}: {error}", path.to_string_lossy()),
+            )
+        })
+    }
+
+    fn get_native_handle(graph: Handle<Graph>, native: Out<ur_native_handle_t>) {
+        Err(no_native())
+    }
+}
+
+/// The table of graphs.
+pub(crate) const TABLE: ur_graph_exp_dditable_t = ur_graph_exp_dditable_t {
+    pfnCreateExp: Some(create),
+    pfnInstantiateGraphExp: Some(instantiate),
+    pfnDestroyExp: Some(destroy),
+    pfnExecutableGraphDestroyExp: Some(executable::destroy),
+    pfnIsEmptyExp: Some(is_empty),
+    pfnGetIdExp: Some(get_id),
+    pfnSetDestructionCallbackExp: Some(set_destruction_callback),
+    pfnDumpContentsExp: Some(dump_contents),
+    pfnGetNativeHandleExp: Some(get_native_handle),
+    pfnExecutableGraphGetNativeHandleExp: Some(executable::get_native_handle),
+};

@@ -1,0 +1,109 @@
+//! Recordings: what command buffers and captures record, and how it runs.
+
+use crate::abi::failure::Result;
+use crate::abi::lock::Lock;
+use crate::enqueue::Submission;
+use crate::memory::buffer::{BufferUse, RecordedUse};
+use crosshandle::{Command, Event, ExecutableGraph, Graph, Node};
+use std::sync::Arc;
+use unified_runtime_sys::ur_command_t;
+
+/// Commands that are being recorded.
+pub(crate) struct Recording {
+    graph: Graph,
+    /// Buffers that want to know of the queues that run this.
+    uses: Vec<Arc<RecordedUse>>,
+    waits: Waits,
+}
+
+/// Signals of events that are not part of a recording, which all of it comes after.
+pub(crate) type Waits = Vec<(Event, u64)>;
+
+impl Recording {
+    /// Begins one in a context.
+    pub(crate) fn new(context: &crosshandle::Context) -> Self {
+        Self {
+            graph: context.create_graph(),
+            uses: Vec::new(),
+            waits: Vec::new(),
+        }
+    }
+
+    /// Notes that a command uses a buffer that wants to know of its queues.
+    pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
+        note(&mut self.uses, buffer);
+    }
+
+    /// Lets every run come after signals of events.
+    pub(crate) fn wait_for(&mut self, waits: impl IntoIterator<Item = (Event, u64)>) {
+        self.waits.extend(waits);
+    }
+
+    /// Records a command.
+    pub(crate) fn add(&mut self, command: Command, after: &[Node]) -> crosshandle::Result<Node> {
+        self.graph.add(command, after)
+    }
+
+    /// Makes what runs. The driver may wait for a device meanwhile.
+    pub(crate) fn instantiate(&self) -> Result<Run> {
+        Ok(Run {
+            executable: self.graph.instantiate()?,
+            uses: Lock::new(self.uses.clone()),
+            waits: self.waits.clone(),
+            last: Lock::default(),
+        })
+    }
+}
+
+fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
+    if !uses.iter().any(|known| known.is_of(buffer)) {
+        uses.push(Arc::new(buffer.recorded()));
+    }
+}
+
+/// A recording that runs any number of times. The runs come one after the other, in whatever queues they
+/// are: they use the same memory.
+pub(crate) struct Run {
+    executable: ExecutableGraph,
+    uses: Lock<Vec<Arc<RecordedUse>>>,
+    waits: Waits,
+    /// The event of the latest run. Held until the next is submitted, which comes after it; taken before
+    /// any other lock.
+    last: Lock<Option<Event>>,
+}
+
+impl Run {
+    /// Notes that an update uses a buffer that wants to know of its queues.
+    pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
+        note(&mut self.uses.lock(), buffer);
+    }
+
+    /// Returns the graph, to be updated.
+    pub(crate) fn executable(&self) -> &ExecutableGraph {
+        &self.executable
+    }
+
+    /// Submits a run, or records it in the capture of its queue.
+    pub(crate) fn submit(&self, submission: Submission<'_>, kind: ur_command_t) -> Result<()> {
+        for buffer in self.uses.lock().clone() {
+            buffer.by(&submission);
+        }
+        if let Some(capture) = submission.capture() {
+            capture.wait_for(self.waits.iter().cloned())?;
+            return submission.submit(kind, self.executable.command(), false);
+        }
+        let mut last = self.last.lock();
+        let mut command = self.executable.command();
+        for (event, value) in &self.waits {
+            if !event.try_wait_value(*value)? {
+                command = command.after_value(event, *value);
+            }
+        }
+        if let Some(last) = &*last
+            && matches!(last.try_wait(), Ok(false))
+        {
+            command = command.after(last);
+        }
+        submission.submit_and_keep(kind, command, &mut last)
+    }
+}

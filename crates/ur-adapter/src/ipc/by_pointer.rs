@@ -1,0 +1,244 @@
+//! Sharing USM by pointers alone, for libraries above SYCL.
+//!
+//! Python's array libraries know the pointers of their arrays, and neither Unified Runtime's contexts
+//! nor its functions. These functions find the context behind a pointer: opened memory then belongs to
+//! the same context, so that the SYCL runtime above takes its pointer as it takes the library's own.
+//! `crosshandle_usm_functions`, which every adapter exports, returns a table of them.
+
+use super::HandleBytes;
+use super::memory::open_on;
+use crate::abi::boundary::{Out, entry_points};
+use crate::abi::failure::{self, Failure, Result};
+use crate::context::ContextState;
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{Error, MemoryHandle};
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+use unified_runtime_sys::ur_result_t;
+
+/// The version of [`UsmFunctions`] that this adapter has.
+pub const USM_FUNCTIONS_VERSION: u32 = 1;
+
+/// Functions that share USM by pointers. Any thread may call them. A result is one of Unified
+/// Runtime's, 0 for success; every other has a text.
+#[repr(C)]
+pub struct UsmFunctions {
+    /// [`USM_FUNCTIONS_VERSION`]. Another version may have other functions from here on.
+    version: u32,
+    /// Writes a handle of the device allocation that contains `pointer`, and how many bytes into it the
+    /// pointer is. `size` is the handle's: 104 bytes.
+    handle: unsafe extern "C" fn(
+        pointer: *const c_void,
+        size: usize,
+        handle: *mut [u8; HANDLE_SIZE],
+        offset: *mut usize,
+    ) -> ur_result_t,
+    /// Opens memory by its handle in the context of the allocation that contains `beside`, on that
+    /// allocation's device. Writes where it starts, and the number of the context.
+    open: unsafe extern "C" fn(
+        beside: *const c_void,
+        handle: *const c_void,
+        size: usize,
+        memory: *mut *mut c_void,
+        context: *mut u64,
+    ) -> ur_result_t,
+    /// Closes memory that `open` opened. Commands that use it keep it until they are done. The number of a
+    /// context that has gone, with all that was open in it, is `INVALID_CONTEXT`.
+    close: unsafe extern "C" fn(context: u64, memory: *mut c_void) -> ur_result_t,
+    /// Returns the text of this thread's latest failure, which stays until the next one.
+    error: unsafe extern "C" fn() -> *const c_char,
+}
+
+/// The functions.
+pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
+    version: USM_FUNCTIONS_VERSION,
+    handle,
+    open,
+    close,
+    error,
+};
+
+entry_points! {
+    fn handle(
+        pointer: *const c_void,
+        size: usize,
+        written: Out<[u8; HANDLE_SIZE]>,
+        offset: Out<usize>,
+    ) {
+        if size != HANDLE_SIZE {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+                format!("a handle takes {HANDLE_SIZE} bytes, not {size}"),
+            ));
+        }
+        let (state, inside) = state_of(pointer)?;
+        let start = pointer.wrapping_byte_sub(inside);
+        let bytes = state.usm.with_handle(start, |bytes| *bytes)?;
+        written.put(bytes)?;
+        offset.put(inside)
+    }
+
+    fn open(
+        beside: *const c_void,
+        bytes(data, size): HandleBytes<*const c_void>,
+        memory: Out<*mut c_void>,
+        number: Out<u64>,
+    ) {
+        let handle = MemoryHandle::from_bytes(bytes).map_err(Error::from)?;
+        let (state, _) = state_of(beside)?;
+        let device = state.usm.with(beside, |_, found| found.thing.device());
+        let (device, context) = state.on_or_first(device.unwrap_or(std::ptr::null_mut()));
+        let opened = open_on(context, &handle)?;
+        number.put(state.number)?;
+        memory.put(state.usm.add_opened(device, opened))
+    }
+
+    fn close(context: u64, memory: *mut c_void) {
+        let state = ContextState::find(context).ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT,
+                "no living context has this number",
+            )
+        })?;
+        state.usm.close(memory).map(drop).ok_or_else(|| {
+            Failure::argument("this is not where memory that was opened in this context starts")
+        })
+    }
+}
+
+unsafe extern "C" fn error() -> *const c_char {
+    failure::with_last(|text, _| text.as_ptr())
+}
+
+/// Returns the contents of the context that knows an address, and how far inside an allocation that is.
+///
+/// # Errors
+/// `INVALID_MEM_OBJECT` if no context knows it.
+fn state_of(pointer: *const c_void) -> Result<(Arc<ContextState>, usize)> {
+    ContextState::all()
+        .into_iter()
+        .find_map(|state| {
+            let inside = state.usm.with(pointer, |offset, _| offset)?;
+            Some((state, inside))
+        })
+        .ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+                "this pointer points into no allocation of this adapter",
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::usm;
+    use crate::testing::{Scene, check};
+    use std::ffi::CStr;
+    use std::ptr::{null, null_mut};
+
+    const BYTES: usize = 4096;
+
+    /// Allocates on the scene's device.
+    fn allocate(scene: &Scene) -> *mut c_void {
+        let mut memory = null_mut();
+        let device = scene.context().first().0.handle();
+        let allocate = usm::TABLE.pfnDeviceAlloc.expect("filled");
+        // SAFETY: the handles are alive, the pointers valid.
+        check(unsafe {
+            allocate(
+                scene.context,
+                device,
+                null(),
+                null_mut(),
+                BYTES,
+                &mut memory,
+            )
+        });
+        memory
+    }
+
+    fn text() -> String {
+        // SAFETY: the text stays until the next failure of this thread.
+        let text = unsafe { CStr::from_ptr(error()) };
+        text.to_str().expect("a text").to_owned()
+    }
+
+    fn handle_of(pointer: *const c_void) -> ([u8; HANDLE_SIZE], usize) {
+        let (mut bytes, mut offset) = ([0; HANDLE_SIZE], 0);
+        // SAFETY: the places are valid.
+        check(unsafe { handle(pointer, HANDLE_SIZE, &mut bytes, &mut offset) });
+        (bytes, offset)
+    }
+
+    #[test]
+    fn memory_opens_beside_a_pointer_of_another_context() {
+        let (maker, taker) = (Scene::new(), Scene::new());
+        let (made, beside) = (allocate(&maker), allocate(&taker));
+        // SAFETY: the allocation has as many bytes, and nothing uses it.
+        unsafe { made.cast::<u8>().write_bytes(7, BYTES) };
+        let (bytes, offset) = handle_of(made.wrapping_byte_add(100));
+        assert_eq!(offset, 100);
+        let (mut memory, mut number) = (null_mut(), 0);
+        // SAFETY: the bytes and the places are valid.
+        let opened = unsafe {
+            let bytes = bytes.as_ptr().cast();
+            open(
+                beside.wrapping_byte_add(9),
+                bytes,
+                HANDLE_SIZE,
+                &mut memory,
+                &mut number,
+            )
+        };
+        check(opened);
+        assert_eq!(number, taker.context().state().number);
+        // SAFETY: the memory is open.
+        assert_eq!(unsafe { memory.cast::<u8>().add(BYTES - 1).read() }, 7);
+        // Opened memory is passed on by the handle that opened it.
+        let mut refused = [0; HANDLE_SIZE];
+        // SAFETY: the places are valid.
+        let result = unsafe { handle(memory, HANDLE_SIZE, &mut refused, &mut 0) };
+        assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT);
+        assert!(text().contains("pass that handle on"), "{}", text());
+        // SAFETY: nothing uses the memory any more.
+        unsafe {
+            check(close(number, memory));
+            let again = close(number, memory);
+            assert_eq!(again, ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT);
+            drop(taker);
+            let gone = close(number, memory);
+            assert_eq!(gone, ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT);
+        }
+    }
+
+    #[test]
+    fn what_no_context_knows_is_refused() {
+        let scene = Scene::new();
+        let made = allocate(&scene);
+        let (bytes, _) = handle_of(made);
+        let unknown = ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT;
+        let (mut memory, mut number) = (null_mut(), 0);
+        let mut damaged = bytes;
+        damaged[50] ^= 1;
+        let elsewhere = (&raw const number).cast();
+        // SAFETY: the places are valid; addresses are looked up and never followed.
+        unsafe {
+            for pointer in [null(), elsewhere, made.wrapping_byte_add(BYTES)] {
+                let result = handle(pointer, HANDLE_SIZE, &mut damaged.clone(), &mut 0);
+                assert_eq!(result, unknown);
+                let start = bytes.as_ptr().cast();
+                let result = open(pointer, start, HANDLE_SIZE, &mut memory, &mut number);
+                assert_eq!(result, unknown);
+            }
+            let result = handle(made, HANDLE_SIZE - 1, &mut damaged.clone(), &mut 0);
+            assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_SIZE);
+            for (start, size) in [(bytes.as_ptr(), 7), (damaged.as_ptr(), HANDLE_SIZE)] {
+                let result = open(made, start.cast(), size, &mut memory, &mut number);
+                assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_VALUE);
+                assert!(!text().is_empty());
+            }
+        }
+        assert!(memory.is_null());
+    }
+}

@@ -1,0 +1,165 @@
+//! The tests of the wheel: the tour, the types, and the package's tests with the libraries that take its arrays.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::{DEVELOPMENT, PACKAGE, copy_tree, empty, install, make, write};
+use crate::Result;
+use crate::python::{Environment, command};
+use crate::step::{Step, say};
+use crate::workspace::Workspace;
+
+/// Longest time of the package's tests, which take a minute. With half of it busy machines are late, with double a
+/// test that hangs is found later.
+const TEST_LIMIT: Duration = Duration::from_secs(10 * 60);
+/// Longest time of the tour, which takes seconds. Halved or doubled: as [`TEST_LIMIT`].
+const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
+/// The tests over the Unified Runtime adapter.
+const USM_TESTS: &str = "test_usm.py";
+/// Modules of libraries that the package uses if they are there, and that pyright finds as stubs instead: all of their
+/// names are of any type.
+const STUBBED: [&str; 7] = [
+    "cupy/__init__",
+    "dpctl/__init__",
+    "dpctl/memory",
+    "dpnp/__init__",
+    "torch/__init__",
+    "torch/multiprocessing",
+    "torch/nn",
+];
+const STUB: &str = "from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n";
+
+/// A wheel that was built for tests, and installed where nothing else is.
+struct Installed<'a> {
+    workspace: &'a Workspace,
+    environment: Environment,
+    directory: PathBuf,
+}
+
+/// Builds a wheel, installs it where nothing else is, and runs its tests. Returns what was skipped, and why.
+pub(crate) fn test(workspace: &Workspace) -> Result<Vec<String>> {
+    let installed = Installed::of(workspace)?;
+    let mut skipped = Vec::new();
+    installed.tour(&installed.environment, "python tour, module alone", true)?;
+    installed.types_by_mypy()?;
+    skipped.extend(installed.types_by_pyright()?);
+    installed.tests(&installed.environment, "python tests", None)?;
+    if cfg!(target_arch = "x86_64") {
+        let dpctl = Environment::ensure(workspace)?;
+        installed.tests(&dpctl, "python tests with dpctl", Some(USM_TESTS))?;
+        installed.tour(&dpctl, "python tour with dpctl", false)?;
+    } else {
+        skipped.push("arrays of dpctl: its packages are for x86-64".to_owned());
+    }
+    Ok(skipped)
+}
+
+/// Builds and installs a wheel as [`test`] does, and runs the tests that need dpnp.
+pub(crate) fn test_with_dpnp(workspace: &Workspace, dpnp: &Environment) -> Result<()> {
+    Installed::of(workspace)?.tests(dpnp, "python tests with dpnp", Some(USM_TESTS))
+}
+
+impl<'a> Installed<'a> {
+    fn of(workspace: &'a Workspace) -> Result<Self> {
+        let environment = Environment::for_wheel(workspace)?;
+        let wheel = make(workspace, &environment, &DEVELOPMENT)?;
+        let directory = workspace.target.join("wheel").join("installed");
+        install(workspace, &environment, &wheel, &directory)?;
+        Ok(Self {
+            workspace,
+            environment,
+            directory,
+        })
+    }
+
+    /// Returns a command of an environment's interpreter that finds the package.
+    fn python(&self, environment: &Environment) -> Command {
+        let mut python = command(&environment.python());
+        python
+            .env("PYTHONPATH", &self.directory)
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        python
+    }
+
+    /// Runs the tour, if `alone` without any other package.
+    fn tour(&self, environment: &Environment, name: &str, alone: bool) -> Result<()> {
+        let mut tour = self.python(environment);
+        if alone {
+            tour.arg("-S");
+        }
+        tour.args(["-m", "crosshandle.tour"]);
+        Step::new(self.workspace, name, tour)
+            .limit(TOUR_LIMIT)
+            .run()
+    }
+
+    /// Runs the package's tests, or one file of them.
+    fn tests(&self, environment: &Environment, name: &str, file: Option<&str>) -> Result<()> {
+        let tests = self.workspace.root.join(PACKAGE).join("tests");
+        let mut pytest = self.python(environment);
+        pytest
+            .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+            .arg(file.map_or(tests.clone(), |file| tests.join(file)))
+            .env("JAX_PLATFORMS", "cpu");
+        Step::new(self.workspace, name, pytest)
+            .limit(TEST_LIMIT)
+            .run()
+    }
+
+    fn types_by_mypy(&self) -> Result<()> {
+        let mut types = command(&self.environment.python());
+        types
+            .args(["-m", "mypy", "--strict", "--no-error-summary"])
+            .arg("--cache-dir")
+            .arg(self.workspace.target.join("wheel").join("mypy"))
+            .args(["-p", "crosshandle", "--config-file"])
+            .arg(self.workspace.root.join(PACKAGE).join("pyproject.toml"))
+            .env("MYPYPATH", &self.directory);
+        Step::new(self.workspace, "python types", types).run()
+    }
+
+    /// Checks the types at pyright's default level. Returns why not, if pyright cannot be had.
+    fn types_by_pyright(&self) -> Result<Option<String>> {
+        let pyright = match Environment::for_pyright(self.workspace) {
+            Ok(environment) => environment,
+            Err(reason) => {
+                say("skip   python types by pyright");
+                let reason = reason.lines().last().unwrap_or_default();
+                return Ok(Some(format!("python types by pyright: {reason}")));
+            }
+        };
+        let project = self.workspace.target.join("wheel").join("pyright");
+        empty(&project)?;
+        copy_tree(
+            &self.directory.join("crosshandle"),
+            &project.join("crosshandle"),
+        )?;
+        for module in STUBBED {
+            let path = project.join("stubs").join(module).with_extension("pyi");
+            create_parent(&path)?;
+            write(&path, STUB.as_bytes())?;
+        }
+        let config = project.join("pyrightconfig.json");
+        write(
+            &config,
+            br#"{"include": ["crosshandle"], "stubPath": "stubs"}"#,
+        )?;
+        let mut types = command(&pyright.python());
+        types
+            .args(["-m", "pyright", "--project"])
+            .args([config.as_os_str(), OsStr::new("--pythonpath")])
+            .arg(self.environment.python())
+            // It would tell about newer versions.
+            .env("PYRIGHT_PYTHON_IGNORE_WARNINGS", "1");
+        Step::new(self.workspace, "python types by pyright", types).run()?;
+        Ok(None)
+    }
+}
+
+fn create_parent(path: &Path) -> Result<()> {
+    let parent = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(parent)
+        .map_err(|error| format!("cannot create {}: {error}", parent.display()))
+}
