@@ -89,6 +89,17 @@ impl PendingCommands {
         spent
     }
 
+    /// Returns whether the worker may look again later: no event waits for a launch, no thread for the
+    /// queue, and commands came since there were `known`, so that more may follow soon. Launches that were
+    /// there already are waited for instead.
+    pub(super) fn may_collect_later(&self, known: u64) -> bool {
+        let first = self.in_flight.front();
+        self.finishers == 0
+            && self.count != known
+            && first.is_none_or(|launch| launch.number >= known)
+            && self.in_flight.iter().all(|launch| launch.signal.is_none())
+    }
+
     /// Returns the launch that the worker waits for: the first that signals an event, or the last.
     pub(super) fn awaited(&self) -> Option<Arc<StartedLaunch>> {
         let signalling = self.in_flight.iter().find(|launch| launch.signal.is_some());
@@ -131,8 +142,11 @@ impl Inner {
             }
         };
         let command = pending.number(submission, ticket);
+        let is_awaited = command.signal.is_some();
         pending.add(started, command);
-        self.wake_worker(pending);
+        if is_awaited || !pending.is_worker_dozing {
+            self.wake_worker(pending);
+        }
         Ok(())
     }
 

@@ -17,10 +17,10 @@ use crate::ipc::{EventCore, Profile};
 use crate::os::process;
 use crate::platform;
 use crate::platform::{AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::threads::ThreadKind;
 use crate::types::QueueOrder;
-use in_flight::InFlight;
+use in_flight::{InFlight, Spent};
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
@@ -55,6 +55,8 @@ struct PendingCommands {
     is_closed: bool,
     /// The worker waits for commands, and was not notified yet.
     is_worker_waiting: bool,
+    /// It waits for [`tuning::COLLECT_INTERVAL`] at most: launches for which no event waits leave it alone.
+    is_worker_dozing: bool,
     /// Calls of `finish` under way.
     finishers: usize,
     /// The first error of a command that signals no event.
@@ -92,7 +94,11 @@ impl BackendQueue for HostQueue {
         if let Some(profile) = profile_of(&submission.signal) {
             Profile::stamp(&profile.submitted);
         }
-        let spent = pending.collect();
+        // Between launches that is left to the worker, which disturbs them less.
+        let spent = match in_flight::suits(&submission.work, profile_of(&submission.signal)) {
+            true => Spent::default(),
+            false => pending.collect(),
+        };
         let result = self.0.place(&mut pending, submission);
         drop(pending);
         drop(spent);
@@ -112,17 +118,9 @@ impl BackendQueue for HostQueue {
         if deadline.is_none() {
             pending = self.0.help(pending, count);
         }
-        pending.finishers += 1;
-        let is_busy = |pending: &mut PendingCommands| !pending.is_done(count);
-        let finished = &self.0.finished;
-        let mut pending = match deadline {
-            None => finished.wait_while(pending, is_busy),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                finished.wait_timeout_while(pending, left, is_busy).0
-            }
-        };
-        pending.finishers -= 1;
+        if !pending.is_done(count) {
+            pending = self.0.wait_for(pending, count, deadline);
+        }
         if !pending.is_done(count) {
             return Err(Error::TimedOut("waiting for a queue"));
         }
@@ -279,6 +277,7 @@ impl Inner {
 
     /// Runs commands on the worker, until the queue is dropped and all its commands are done.
     fn run_worker(&self) {
+        let mut known = 0;
         loop {
             // Read before the commands: a later submission interrupts the wait below.
             let seen = (self.submissions.load(Ordering::Acquire) >> 32) as u32;
@@ -307,6 +306,12 @@ impl Inner {
                 }
                 continue;
             }
+            let is_closed = pending.is_closed;
+            if pending.has_launches_alone() && !is_closed && pending.may_collect_later(known) {
+                known = pending.count;
+                self.doze(pending);
+                continue;
+            }
             // Also if commands wait for events: those behind launches wait for these anyway.
             if let Some(awaited) = pending.awaited() {
                 drop(pending);
@@ -315,7 +320,7 @@ impl Inner {
                 continue;
             }
             if pending.commands.is_empty() {
-                if pending.is_closed {
+                if is_closed {
                     return;
                 }
                 pending.is_worker_waiting = true;
@@ -338,6 +343,36 @@ impl Inner {
             }
             self.wait_for_change(&blockers, seen);
         }
+    }
+
+    /// Waits until the worker is done with the first `count` commands, or the deadline has passed.
+    fn wait_for<'a>(
+        &'a self,
+        mut pending: MutexGuard<'a, PendingCommands>,
+        count: u64,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, PendingCommands> {
+        pending.finishers += 1;
+        self.wake_worker(&mut pending);
+        let is_busy = |pending: &mut PendingCommands| !pending.is_done(count);
+        let mut pending = match deadline {
+            None => self.finished.wait_while(pending, is_busy),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                self.finished.wait_timeout_while(pending, left, is_busy).0
+            }
+        };
+        pending.finishers -= 1;
+        pending
+    }
+
+    /// Waits for commands for a moment, in which launches do not wake the worker.
+    fn doze(&self, mut pending: MutexGuard<'_, PendingCommands>) {
+        pending.is_worker_waiting = true;
+        pending.is_worker_dozing = true;
+        let (mut pending, _) = self.added.wait_timeout(pending, tuning::COLLECT_INTERVAL);
+        pending.is_worker_waiting = false;
+        pending.is_worker_dozing = false;
     }
 
     /// Waits until one of the events is signalled or, in an out-of-order queue, a command is added.
