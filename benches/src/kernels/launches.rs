@@ -137,12 +137,11 @@ impl Ours {
             let shape = LaunchShape::new([GROUPS, 1, 1], [GROUP_ITEMS, 1, 1]);
             // SAFETY: the kernel writes as many words as the memory has.
             let command = unsafe { Command::launch(&self.kernel, shape, arguments) }?;
-            Ok(match signals {
-                true => self
-                    .queue
-                    .submit(command.after(&self.event).signal(&self.event))?,
-                false => self.queue.submit(command)?,
-            })
+            let command = match signals {
+                true => command.after(&self.event).signal(&self.event),
+                false => command,
+            };
+            Ok(self.queue.submit(command)?)
         };
         let finish = || Ok(self.queue.finish()?);
         match row {
