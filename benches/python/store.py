@@ -214,14 +214,38 @@ class Run:
             yield line
         yield from self._safetensors(total)
         for threads in (1, 4, 8, 16, 16):
-            begin = time.monotonic()
-            store.load("loaded", self.files, device=self.device, replace=True, threads=threads)
-            took = time.monotonic() - begin
-            yield f"load, {threads} threads, allocation, hash and hand-over included: {gigabytes(total, took)}  (to reach: 35)"
+            yield self._load(total, threads=threads) + "  (to reach: 35)"
+        yield self._load(total, threads=16, resume=True) + ", so that it can be resumed"
         with store.open("loaded") as model:
             begin = time.monotonic()
             model.verify()
             yield f"hash on demand: {gigabytes(total, time.monotonic() - begin)}  (to reach: 54 GB in 5 s)"
+
+    def _load(self, total: int, **options: Any) -> str:
+        """Loads once, and says how long its parts took."""
+        from crosshandle import store
+
+        begin = time.monotonic()
+        published = store.load("loaded", self.files, device=self.device, replace=True, **options)
+        took = time.monotonic() - begin
+        memory, staging, filling = (f"{seconds * 1e3:.0f}" for seconds in published.seconds)
+        said = ", ".join(f"{key} {value >> 10} KiB" if key.endswith("bytes") else f"{key} {value}" for key, value in options.items())
+        parts = f"{took * 1e3:.0f} ms: memory {memory}, filling {filling} with its staging {staging}"
+        return f"load, {said}, all included: {gigabytes(total, took)} ({parts})"
+
+    def tuning(self) -> Iterator[str]:
+        """Loads with several sizes of buffers and numbers of threads: not a figure, but how to get a better one."""
+        from crosshandle import store
+
+        if not self.files:
+            self.files = write_files(self.place(self.nbytes, ["/dev/shm", "/tmp"]), self.nbytes)
+        total = sum(path.stat().st_size for path in self.files)
+        for threads in (12, 16, 24, 32):
+            for staging in (512 << 10, 1 << 20, 2 << 20, 4 << 20):
+                for part in (128 << 10, 256 << 10, 512 << 10):
+                    best = max((self._load(total, threads=threads, staging_bytes=staging, part_bytes=part) for _ in range(2)), key=lambda line: float(line.split("included: ")[1].split()[0]))
+                    yield best
+        store.rm("loaded")
 
     def _raw(self, total: int) -> Iterator[str]:
         """Reads into pinned memory, and copies to the GPU: nothing else."""
@@ -494,7 +518,7 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=16)
     parser.add_argument("--big-gib", type=float, default=50.3)
     parser.add_argument("--dir", help="where the files go (default: /dev/shm or /tmp)")
-    parser.add_argument("--only", default="", help="only the parts whose name contains this, and those that they need")
+    parser.add_argument("--only", default="", help="only the parts whose name contains this, and those that they need; tuning: sizes and threads of loads")
     arguments = parser.parse_args()
     sockets = tempfile.mkdtemp(prefix="xh-")
     os.environ["CROSSHANDLE_SOCKET_DIR"] = sockets
@@ -507,6 +531,7 @@ def main() -> int:
         run.holder_pids()
         parts: list[Callable[[], Iterator[str]]] = [
             run.loading,
+            *([run.tuning] if arguments.only == "tuning" else []),
             run.disk,
             run.attaching,
             run.engines,
@@ -516,7 +541,7 @@ def main() -> int:
             run.takeover,
         ]
         for part in parts:
-            needed = part.__name__ == "attaching" and arguments.only not in ("loading", "disk")
+            needed = part.__name__ == "attaching" and arguments.only not in ("loading", "disk", "tuning")
             if arguments.only not in part.__name__ and not needed:
                 continue
             print(f"\n== {part.__name__}", flush=True)

@@ -16,7 +16,8 @@ use crate::workspace::Workspace;
 /// The directory of the sources.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// Headers that several programs include.
-const HEADERS: [&str; 6] = [
+const HEADERS: [&str; 7] = [
+    "include/events.h",
     "include/kernels.h",
     "include/peer.h",
     "include/refusals.h",
@@ -25,13 +26,14 @@ const HEADERS: [&str; 6] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 15] = [
+pub(crate) const FOR_LOADER: [&str; 16] = [
     "command_buffers",
     "error_table",
     "events",
     "free",
     "graphs",
     "hostile_handles",
+    "images",
     "kernel_answers",
     "kernels",
     "leaks",

@@ -43,6 +43,7 @@
 
 #[doc(hidden)]
 pub mod control;
+mod directory;
 mod error;
 mod event;
 #[allow(unsafe_code)]
@@ -63,6 +64,7 @@ pub mod bare {
 }
 
 pub use control::identity::{Certificates, Identity, Token};
+pub use directory::HostDirectory;
 pub use error::{Error, Result};
 pub use event::{PendingSignal, RemoteEvent};
 pub use link::Link;

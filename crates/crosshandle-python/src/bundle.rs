@@ -16,7 +16,8 @@ use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
@@ -88,10 +89,9 @@ pub(crate) fn unpack<'py>(
             Some((Py::new(py, Event::new(event, Some(handle)))?, value))
         }
     };
-    let arrays = PyList::empty(py);
     let opened = open_all(py, &bundle.arrays, writable, context_of)?;
-    for array in bundle.arrays {
-        let memory = Arc::clone(&opened[&key_of(&array, writable)]);
+    let arrays = PyList::empty(py);
+    for (array, memory) in bundle.arrays.into_iter().zip(opened) {
         let array = Array::new(memory, layout_of(array.layout)?)?;
         arrays.append(match &ready {
             Some((event, value)) => array.after(event.clone_ref(py), *value),
@@ -101,59 +101,73 @@ pub(crate) fn unpack<'py>(
     Ok((bundle.structure, arrays))
 }
 
-/// What memory a bundle's array lies in, and whether it is opened for writing.
-type Key = ([u8; HANDLE_SIZE], bool);
-
-fn key_of(array: &BundledArray, writable: bool) -> Key {
-    (*array.handle.as_bytes(), writable && !array.read_only)
+/// Handles that are opened at once.
+struct Group<'py> {
+    context: Bound<'py, Context>,
+    writable: bool,
+    handles: Vec<MemoryHandle>,
 }
 
-/// Opens the memory of a bundle's arrays, that of each context at once.
+/// Opens the memory of a bundle's arrays, that of each context at once. Returns that of each array.
 fn open_all<'py>(
     py: Python<'py>,
     arrays: &[BundledArray],
     writable: bool,
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
-) -> PyResult<HashMap<Key, Arc<SharedMemory>>> {
-    /// Handles that are opened at once.
-    struct Group<'py> {
-        context: Bound<'py, Context>,
-        writable: bool,
-        handles: Vec<MemoryHandle>,
-    }
-    let mut known = HashSet::new();
+) -> PyResult<Vec<Arc<SharedMemory>>> {
     let mut groups: Vec<Group<'py>> = Vec::new();
+    // By handle and access: the numbers of the group and of the handle in it.
+    let mut known: HashMap<([u8; HANDLE_SIZE], bool), (usize, usize)> = HashMap::new();
+    let mut places = Vec::with_capacity(arrays.len());
+    let mut before: Option<(&BundledArray, (usize, usize))> = None;
     for array in arrays {
-        let key = key_of(array, writable);
-        if !known.insert(key) {
-            continue;
-        }
-        let (handle, (_, writable)) = (array.handle, key);
-        let context = context_of(&handle)?;
-        let is_its =
-            |group: &&mut Group<'_>| group.context.is(&context) && group.writable == writable;
-        match groups.iter_mut().find(is_its) {
-            Some(group) => group.handles.push(handle),
-            None => groups.push(Group {
-                context,
-                writable,
-                handles: vec![handle],
-            }),
-        }
+        let may_write = writable && !array.read_only;
+        let is_same = |(other, _): &(&BundledArray, _)| {
+            other.handle == array.handle && other.read_only == array.read_only
+        };
+        // Tensors of one allocation follow one another.
+        let place = match before.filter(is_same) {
+            Some((_, place)) => place,
+            None => match known.entry((*array.handle.as_bytes(), may_write)) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(vacant) => {
+                    let context = context_of(&array.handle)?;
+                    *vacant.insert(add(&mut groups, context, array.handle, may_write))
+                }
+            },
+        };
+        before = Some((array, place));
+        places.push(place);
     }
-    let mut opened = HashMap::with_capacity(known.len());
-    for Group {
-        context,
-        writable,
-        handles,
-    } in groups
-    {
-        let memories = Memory::open_all(py, &context.get().0, &handles, writable)?;
-        for (handle, memory) in handles.iter().zip(memories) {
-            opened.insert((*handle.as_bytes(), writable), memory);
-        }
-    }
-    Ok(opened)
+    let open =
+        |Group {
+             context,
+             writable,
+             handles,
+         }: Group<'py>| { Memory::open_all(py, &context.get().0, &handles, writable) };
+    let opened = groups.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+    let memory = |(group, handle): (usize, usize)| Arc::clone(&opened[group][handle]);
+    Ok(places.into_iter().map(memory).collect())
+}
+
+/// Adds a handle to the group of its context and access, and returns the places of both.
+fn add<'py>(
+    groups: &mut Vec<Group<'py>>,
+    context: Bound<'py, Context>,
+    handle: MemoryHandle,
+    writable: bool,
+) -> (usize, usize) {
+    let is_its = |group: &Group<'_>| group.context.is(&context) && group.writable == writable;
+    let place = groups.iter().position(is_its).unwrap_or_else(|| {
+        groups.push(Group {
+            context,
+            writable,
+            handles: Vec::new(),
+        });
+        groups.len() - 1
+    });
+    groups[place].handles.push(handle);
+    (place, groups[place].handles.len() - 1)
 }
 
 /// Returns this process's default context on the host.

@@ -252,7 +252,11 @@ impl Context {
 pub(crate) fn streams(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || {
-        PyResult::Ok(py.import("crosshandle._streams")?.into_any().unbind())
+        PyResult::Ok(
+            py.import("crosshandle._libraries.streams")?
+                .into_any()
+                .unbind(),
+        )
     })?;
     Ok(module.bind(py))
 }

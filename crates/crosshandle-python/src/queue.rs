@@ -102,7 +102,7 @@ impl Queue {
 
     /// Waits until all commands are done, at most `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
-    fn finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    pub(crate) fn finish(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let limit = interrupt::timeout(timeout)?;
         interrupt::wait(py, limit, |slice| self.queue.finish_timeout(slice))
     }
@@ -120,19 +120,34 @@ impl Queue {
 }
 
 impl Queue {
+    /// Submits a command that may run at once, on this thread: other threads of Python's run meanwhile.
+    pub(crate) fn submit_call(
+        &self,
+        py: Python<'_>,
+        command: Command,
+        after: &[PyRef<'_, Event>],
+        signal: Option<&Event>,
+    ) -> crosshandle::Result<()> {
+        let command = with_events(command, after, signal);
+        py.detach(|| self.queue.submit(command))
+    }
+
     fn submit(
         &self,
         command: Command,
         after: &[PyRef<'_, Event>],
         signal: Option<&Event>,
     ) -> crosshandle::Result<()> {
-        let command = after
-            .iter()
-            .fold(command, |command, event| command.after(&event.event));
-        let command = match signal {
-            Some(event) => command.signal(&event.event),
-            None => command,
-        };
-        self.queue.submit(command)
+        self.queue.submit(with_events(command, after, signal))
+    }
+}
+
+fn with_events(command: Command, after: &[PyRef<'_, Event>], signal: Option<&Event>) -> Command {
+    let command = after
+        .iter()
+        .fold(command, |command, event| command.after(&event.event));
+    match signal {
+        Some(event) => command.signal(&event.event),
+        None => command,
     }
 }

@@ -15,7 +15,7 @@ import pytest
 import crosshandle
 from conftest import DEADLINE, Peer
 from crosshandle import _crosshandle as _rust
-from crosshandle import _streams
+from crosshandle._libraries import streams
 
 
 class Owner:
@@ -168,18 +168,18 @@ def test_a_wait_is_behind_no_other_events(monkeypatch: pytest.MonkeyPatch) -> No
             return FakeQueue(self.made)
 
     fake = FakeContext()
-    monkeypatch.setattr(_streams, "default_context", lambda device: fake)
-    monkeypatch.setattr(_streams, "_own", {})
+    monkeypatch.setattr(streams, "default_context", lambda device: fake)
+    monkeypatch.setattr(streams, "_own", {})
     context = crosshandle.default_context()
     never, now = context.event(), context.event()
-    assert _streams.waiting(never, 1, "fake:0") == 1
-    assert _streams.waiting(now, 1, "fake:0") == 2
+    assert streams.waiting(never, 1, "fake:0") == 1
+    assert streams.waiting(now, 1, "fake:0") == 2
     now.signal()
     # What is done is used again, and there are not more than a number.
-    assert _streams.waiting(never, 2, "fake:0") == 2
+    assert streams.waiting(never, 2, "fake:0") == 2
     for _ in range(100):
-        _streams.waiting(never, 3, "fake:0")
-    assert fake.made == _streams._MOST_OWN
+        streams.waiting(never, 3, "fake:0")
+    assert fake.made == streams._MOST_OWN
 
 
 def test_the_queue_of_a_bare_number_is_not_that_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,11 +200,11 @@ def test_the_queue_of_a_bare_number_is_not_that_of_a_stream(monkeypatch: pytest.
         cuda_stream = 7
         device_index = 0
 
-    monkeypatch.setattr(_streams, "default_context", lambda device: FakeContext())
-    monkeypatch.setattr(_streams, "_adopted", OrderedDict())
+    monkeypatch.setattr(streams, "default_context", lambda device: FakeContext())
+    monkeypatch.setattr(streams, "_adopted", OrderedDict())
     # As a consumer of DLPack gives it: the stream may end, and another one have its number.
-    _streams.wait(crosshandle.default_context().event(), 7, 1, "cuda:0")
+    streams.wait(crosshandle.default_context().event(), 7, 1, "cuda:0")
     stream = FakeStream()
-    queue = _streams.queue(stream)
+    queue = streams.queue(stream)
     assert queue.stream is stream
-    assert _streams.queue(stream) is queue
+    assert streams.queue(stream) is queue

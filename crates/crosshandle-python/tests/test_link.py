@@ -76,6 +76,19 @@ def test_memory_and_events_of_another_host(start: Start, tmp_path: Path) -> None
     local.write(b"x" * 1000)
     memory.copy_from(local, nbytes=1000)
 
+    # Commands of a queue: the copy back waits for an event, and nobody waits for the copy.
+    context = crosshandle.default_context()
+    queue, begin, done = context.queue(), context.event(), context.event()
+    queue.wait(begin, 1)
+    memory.copy_to(local, offset=1000, nbytes=1000, queue=queue, after=[done], signal=done)
+    assert not done.done(1) and local.read() == b"x" * 1000
+    begin.signal()
+    done.wait_value(1, timeout=DEADLINE)
+    assert local.read() == numbers.tobytes()[:1000]
+    local.write(b"x" * 1000)
+    memory.copy_from(local, nbytes=1000, queue=queue)
+    queue.finish(timeout=DEADLINE)
+
     # What is written before the signal is seen after it.
     assert memory.write_and_signal(b"first", event) == 1
     seen = peer.receive()

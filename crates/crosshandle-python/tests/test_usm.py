@@ -20,7 +20,7 @@ from conftest import DEADLINE, Peer
 np = pytest.importorskip("numpy")
 pytest.importorskip("dpctl")
 
-from crosshandle import _usm  # noqa: E402
+from crosshandle._libraries import usm  # noqa: E402
 
 Start = Callable[..., Peer]
 
@@ -93,7 +93,7 @@ def hold(pipe: Any) -> None:
     array = crosshandle.open(pipe.recv())
     first, second = array.dpctl(), array.dpctl()
     del array
-    pipe.send(len(_usm._opened))
+    pipe.send(len(usm._opened))
     pipe.recv()
     del first
     gc.collect()
@@ -101,7 +101,7 @@ def hold(pipe: Any) -> None:
     pipe.recv()
     del second
     gc.collect()
-    pipe.send(len(_usm._opened))
+    pipe.send(len(usm._opened))
     pipe.recv()
 
 
@@ -207,7 +207,7 @@ def test_host_and_shared_memory_is_copied_if_asked() -> None:
 
 def test_the_adapter_refuses_bad_handles_and_unknown_pointers() -> None:
     memory = device_memory(b"beside")
-    adapter, = _usm.adapters()
+    adapter, = usm.adapters()
     handle, inside = adapter.handle(memory._pointer + 3)
     assert inside == 3
     damaged = bytearray(handle)
@@ -216,7 +216,7 @@ def test_the_adapter_refuses_bad_handles_and_unknown_pointers() -> None:
         with pytest.raises(ValueError):
             adapter.open(memory._pointer, data)
     for address in (0, 1, memory._pointer + memory.nbytes, 2**64 - 1):
-        with pytest.raises(_usm._Unknown):
+        with pytest.raises(usm._Unknown):
             adapter.open(address, handle)
     # Neither is there to be closed.
     adapter.close(2**63, memory._pointer)
@@ -228,8 +228,8 @@ def test_a_file_with_an_adapter_s_name_is_no_adapter(tmp_path: Path) -> None:
     path = tmp_path / "libur_adapter_crosshandle_evil (deleted).so"
     path.write_bytes(bytes(4096))
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        assert str(path) in _usm._mapped() and len(mapped) == 4096
-        assert _usm._adapter_at(str(path)) is None
+        assert str(path) in usm._mapped() and len(mapped) == 4096
+        assert usm._adapter_at(str(path)) is None
 
 
 WITHOUT = """

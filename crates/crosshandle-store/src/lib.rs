@@ -48,24 +48,24 @@
 
 mod contents;
 mod error;
-mod hash;
 mod load;
 mod manifest;
 mod model;
 mod placement;
+mod resume;
 mod source;
 mod state;
 mod store;
-mod transfer;
 mod tuning;
 mod update;
 
 pub use blake3::Hash;
 pub use error::{Error, Result};
-pub use load::{LoadOptions, Loaded};
+pub use load::{LoadOptions, LoadTiming, Loaded};
 pub use manifest::{Manifest, TensorInfo};
 pub use model::{Model, Tensor};
 pub use placement::OpenOptions;
-pub use source::NamedBytes;
+pub use resume::Publication;
+pub use source::{NamedBytes, NamedRange};
 pub use store::Store;
 pub use update::{Update, Updater};

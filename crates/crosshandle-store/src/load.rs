@@ -1,16 +1,19 @@
 //! Loading: from a source into new memory, which a holder may take over.
 
+use crate::contents::hash::{self, PieceHash};
 use crate::contents::{self, Work};
 use crate::error::Result;
-use crate::hash;
 use crate::manifest::Manifest;
-use crate::source::Source;
+use crate::source::{NamedRange, Source};
 use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
+use crate::tuning::{MAX_STEP_BYTES, MIN_STEP_BYTES, PART_BYTES, STAGE_BYTES};
 use crate::{Error, Hash};
 use crosshandle::holder::{HandedOver, HoldOptions};
-use crosshandle::{AllocationOptions, Memory};
+use crosshandle::{AllocationOptions, Context, Memory};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
@@ -18,8 +21,11 @@ type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 #[derive(Clone)]
 pub struct LoadOptions {
     threads: usize,
-    expected: Option<Hash>,
+    staging_bytes: usize,
+    part_bytes: usize,
+    pub(crate) expected: Option<Hash>,
     pub(crate) is_direct: bool,
+    pub(crate) metadata: BTreeMap<String, String>,
     progress: Progress,
 }
 
@@ -27,6 +33,8 @@ impl std::fmt::Debug for LoadOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LoadOptions")
             .field("threads", &self.threads)
+            .field("staging_bytes", &self.staging_bytes)
+            .field("part_bytes", &self.part_bytes)
             .field("expected", &self.expected)
             .finish_non_exhaustive()
     }
@@ -43,8 +51,11 @@ impl LoadOptions {
     pub fn new() -> Self {
         Self {
             threads: contents::usual_threads(),
+            staging_bytes: STAGE_BYTES,
+            part_bytes: PART_BYTES,
             expected: None,
             is_direct: false,
+            metadata: BTreeMap::new(),
             progress: Arc::new(|_, _| {}),
         }
     }
@@ -52,6 +63,19 @@ impl LoadOptions {
     /// Sets the number of threads that read and take the hash; at least one does.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
+        self
+    }
+
+    /// Sets the bytes of each of a thread's two staging buffers, through which memory is written that the host cannot
+    /// access (default: 4 MiB).
+    pub fn staging_bytes(mut self, bytes: usize) -> Self {
+        self.staging_bytes = bytes;
+        self
+    }
+
+    /// Sets the bytes that a thread reads at a time, before it takes their hash (default: 512 KiB).
+    pub fn part_bytes(mut self, bytes: usize) -> Self {
+        self.part_bytes = bytes;
         self
     }
 
@@ -68,6 +92,17 @@ impl LoadOptions {
         self
     }
 
+    /// Adds texts to what the files say beside the tensors, in the place of theirs under the same keys. They are part of
+    /// the model's hash.
+    pub fn metadata(
+        mut self,
+        texts: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
+    ) -> Self {
+        let texts = texts.into_iter();
+        (self.metadata).extend(texts.map(|(key, value)| (key.into(), value.into())));
+        self
+    }
+
     /// Sets what is called with the bytes of each piece that is loaded and with those of all, by several
     /// threads.
     pub fn progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
@@ -77,13 +112,45 @@ impl LoadOptions {
 }
 
 impl LoadOptions {
+    /// Refuses a model with another hash than the expected one.
+    pub(crate) fn check(&self, found: Hash) -> Result<()> {
+        match self.expected {
+            Some(expected) if expected != found => Err(Error::OtherModel {
+                name: "what was loaded".into(),
+                expected,
+                found,
+            }),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn thread_count(&self) -> usize {
         self.threads.max(1)
+    }
+
+    pub(crate) fn staging(&self) -> usize {
+        self.staging_bytes.clamp(MIN_STEP_BYTES, MAX_STEP_BYTES)
+    }
+
+    pub(crate) fn part(&self) -> usize {
+        self.part_bytes.clamp(MIN_STEP_BYTES, MAX_STEP_BYTES)
     }
 
     pub(crate) fn tell(&self, bytes: u64, all: u64) {
         (self.progress)(bytes, all);
     }
+}
+
+/// How long the parts of a load took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LoadTiming {
+    /// Making the memory.
+    pub allocation: Duration,
+    /// Making staging buffers, by the thread that took longest for it; a part of `filling`.
+    pub staging: Duration,
+    /// Reading, taking the hash, and copying to the device.
+    pub filling: Duration,
 }
 
 /// A model that this process has loaded. Dropped, it is freed, unless a holder has taken it over.
@@ -95,45 +162,67 @@ pub struct Loaded {
     data: Memory,
     listing: Memory,
     state: State,
+    timing: LoadTiming,
 }
 
+/// What fills the memory, and how long it took to make staging buffers.
+type Filled = (Vec<PieceHash>, Duration);
+
 impl Loaded {
-    pub(crate) fn new(
+    /// Loads from files or from the host's memory.
+    pub(crate) fn read(
         store: &Store,
         device: &str,
         source: &Source<'_>,
         options: &LoadOptions,
     ) -> Result<Self> {
-        if source.bytes == 0 {
-            let why = "there is no tensor with a byte to load";
-            return Err(Error::Invalid(why.into()));
-        }
+        Self::new(store, device, source, options, |work, every| {
+            let pieces = work.fill(source, every, None)?;
+            Ok((pieces, work.staging_time()))
+        })
+    }
+
+    /// Has the device copy what it can reach.
+    pub(crate) fn copy(
+        store: &Store,
+        device: &str,
+        tensors: impl IntoIterator<Item = NamedRange>,
+        options: &LoadOptions,
+    ) -> Result<Self> {
+        let (source, copies) = Source::of_ranges(tensors)?;
+        let source = source.with(&options.metadata);
+        Self::new(store, device, &source, options, |work, every| {
+            work.copy(&copies, &source.gaps())?;
+            let pieces = work.hash(every)?;
+            Ok((pieces, work.staging_time()))
+        })
+    }
+
+    fn new(
+        store: &Store,
+        device: &str,
+        source: &Source<'_>,
+        options: &LoadOptions,
+        fill: impl FnOnce(&Work<'_>, &[u64]) -> Result<Filled>,
+    ) -> Result<Self> {
         let context = store.context_on(device)?;
-        let len = usize::try_from(source.bytes).map_err(|_| {
-            Error::Invalid("the tensors have more bytes than can be addressed".into())
-        })?;
-        // Too large a model is better refused than the end of this process.
-        let data = context.allocate_with(AllocationOptions::new(len).populate(true))?;
+        let begin = Instant::now();
+        let data = allocate(&context, source)?;
+        let allocation = begin.elapsed();
         let all = source.bytes;
-        let work = Work {
-            context: &context,
-            memory: &data,
-            threads: options.thread_count(),
-            progress: &|bytes| options.tell(bytes, all),
+        let progress = |bytes| options.tell(bytes, all);
+        let work = Work::new(&context, &data, options, &progress);
+        let every: Vec<u64> = (0..hash::pieces(all)).collect();
+        let (pieces, staging) = fill(&work, &every)?;
+        let timing = LoadTiming {
+            allocation,
+            staging,
+            filling: begin.elapsed() - allocation,
         };
-        let pieces = work.fill(source)?;
-        let data_hash = hash::combine(&pieces, all);
-        let (tensors, metadata) = (source.tensors.clone(), source.metadata.clone());
-        let manifest = Manifest::new(all, data_hash, tensors, metadata);
+        let manifest = source.manifest(Some(hash::combine(&pieces, all)));
         let text = manifest.to_bytes();
         let hash = blake3::hash(&text);
-        if let Some(expected) = options.expected.filter(|expected| *expected != hash) {
-            return Err(Error::OtherModel {
-                name: "what was loaded".into(),
-                expected,
-                found: hash,
-            });
-        }
+        options.check(hash)?;
         let host = store.context_on("host")?;
         let listing = host.allocate(text.len())?;
         listing.write(0, &text)?;
@@ -145,6 +234,7 @@ impl Loaded {
             data,
             listing,
             state,
+            timing,
         })
     }
 
@@ -163,6 +253,11 @@ impl Loaded {
         &self.data
     }
 
+    /// Returns how long the parts of the load took.
+    pub fn timing(&self) -> LoadTiming {
+        self.timing
+    }
+
     /// Hands the model over to the holder, under a name. The options' label is the model's hash.
     ///
     /// # Errors
@@ -176,4 +271,16 @@ impl Loaded {
         ];
         Ok(self.store.holder().hand_over(name, &parts, options)?)
     }
+}
+
+/// Makes memory for all of a source's tensors.
+pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory> {
+    if source.bytes == 0 {
+        let why = "there is no tensor with a byte to load";
+        return Err(Error::Invalid(why.into()));
+    }
+    let len = usize::try_from(source.bytes)
+        .map_err(|_| Error::Invalid("the tensors have more bytes than can be addressed".into()))?;
+    // Too large a model is better refused than the end of this process.
+    Ok(context.allocate_with(AllocationOptions::new(len).populate(true))?)
 }

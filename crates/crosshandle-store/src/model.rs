@@ -1,8 +1,8 @@
 //! Models that were opened.
 
 use crate::contents::Work;
+use crate::contents::hash;
 use crate::error::{Error, Result};
-use crate::hash;
 use crate::manifest::{MAX_MANIFEST_BYTES, Manifest, TensorInfo};
 use crate::placement::OpenOptions;
 use crate::state::{State, deadline_after};
@@ -10,6 +10,7 @@ use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
 use crosshandle::handle::BackendKind;
+use crosshandle::holder::HeldName;
 use crosshandle::{Access, Context, Memory, MemoryHandle, MemoryRange, SharedBytes, VirtualRange};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ pub struct Model {
 pub(crate) struct Parts {
     name: String,
     version: u64,
+    pub(crate) label: String,
     pub(crate) data: MemoryHandle,
     pub(crate) listing: Memory,
     pub(crate) state: State,
@@ -51,6 +53,12 @@ impl Parts {
             Access::ReadOnly => store.holder().open(name)?,
             Access::ReadWrite => store.holder().open_to_write(name)?,
         };
+        Self::of(store, held, access)
+    }
+
+    /// Opens the words and the manifest of what the holder has answered with.
+    pub(crate) fn of(store: &Store, held: HeldName, access: Access) -> Result<Self> {
+        let name = held.name.as_str();
         let handle_of = |role: &str| {
             let handle = held.part(role).and_then(|part| match access {
                 Access::ReadOnly => part.read_only,
@@ -76,6 +84,7 @@ impl Parts {
         Ok(Self {
             state: state.map_err(|error| not_a_model(name, error.to_string()))?,
             version: held.version,
+            label: held.label,
             name: held.name,
             data,
             listing,
@@ -247,12 +256,8 @@ impl Model {
         let (manifest, _, seen) =
             read_settled(&self.state, &self.listing, &self.name, bytes, deadline)?;
         let expected = manifest.data_hash.ok_or(Error::NoHash)?;
-        let work = Work {
-            context: &self.context.0,
-            memory,
-            threads: options.thread_count(),
-            progress: &|done| options.tell(done, bytes),
-        };
+        let progress = |done| options.tell(done, bytes);
+        let work = Work::new(&self.context.0, memory, options, &progress);
         let pieces: Vec<u64> = (0..hash::pieces(bytes)).collect();
         let found = hash::combine(&work.hash(&pieces)?, bytes);
         match found == expected {

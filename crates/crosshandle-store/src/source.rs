@@ -2,12 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
+use crate::{Hash, LoadOptions};
+use crosshandle::{MemoryRange, SharedBytes};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest header of a file, as the format has it.
@@ -24,6 +26,19 @@ pub struct NamedBytes<'a> {
     pub shape: Vec<u64>,
     /// Its elements, little-endian, the last dimension's neighbours beside each other.
     pub bytes: &'a [u8],
+}
+
+/// A tensor in memory that a device can copy from.
+#[derive(Clone, Debug)]
+pub struct NamedRange {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements, as safetensors calls it.
+    pub dtype: String,
+    /// Its size in each dimension, in elements.
+    pub shape: Vec<u64>,
+    /// Its elements, as [`NamedBytes`] has them; `None` for a tensor without any.
+    pub range: Option<MemoryRange>,
 }
 
 /// What bytes are read from.
@@ -78,10 +93,10 @@ impl<'a> Source<'a> {
     }
 
     /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others, beside
-    /// it. With `is_direct`, tensors are read past the page cache.
-    pub(crate) fn of_files(paths: &[PathBuf], is_direct: bool) -> Result<Self> {
+    /// it. The options say whether tensors are read past the page cache, and have more metadata.
+    pub(crate) fn of_files(paths: &[PathBuf], options: &LoadOptions) -> Result<Self> {
         let mut source = Self {
-            is_direct,
+            is_direct: options.is_direct,
             ..Self::empty()
         };
         for path in paths {
@@ -93,7 +108,13 @@ impl<'a> Source<'a> {
                 false => drop(source.add_file(path)?),
             }
         }
-        Ok(source)
+        Ok(source.with(&options.metadata))
+    }
+
+    /// Adds metadata, in the place of what it has under the same keys.
+    pub(crate) fn with(mut self, metadata: &BTreeMap<String, String>) -> Self {
+        self.metadata.extend(metadata.clone());
+        self
     }
 
     /// Takes tensors of the program's own.
@@ -108,21 +129,46 @@ impl<'a> Source<'a> {
         {
             let origin = source.origins.len();
             source.origins.push(Origin::Bytes(bytes));
-            let info = TensorInfo {
-                dtype,
-                shape,
-                offset: 0,
-                bytes: bytes.len() as u64,
-            };
-            if info.expected_bits() != Some(8 * info.bytes) {
-                return Err(Error::Invalid(format!(
-                    "the tensor {name} has {} bytes, which its type {} and its shape {:?} do not have",
-                    info.bytes, info.dtype, info.shape
-                )));
-            }
+            let info = described(&name, dtype, shape, bytes.len())?;
             source.add(name, info, origin, 0).map_err(Error::Invalid)?;
         }
         Ok(source)
+    }
+
+    /// Gives tensors that a device copies their places. Returns where each goes, too; nothing can be
+    /// [read](Self::read).
+    pub(crate) fn of_ranges(
+        tensors: impl IntoIterator<Item = NamedRange>,
+    ) -> Result<(Self, Vec<(u64, MemoryRange)>)> {
+        let mut source = Self::empty();
+        let mut copies = Vec::new();
+        for NamedRange {
+            name,
+            dtype,
+            shape,
+            range,
+        } in tensors
+        {
+            let info = described(
+                &name,
+                dtype,
+                shape,
+                range.as_ref().map_or(0, MemoryRange::len),
+            )?;
+            source
+                .add(name.clone(), info, 0, 0)
+                .map_err(Error::Invalid)?;
+            copies.extend(range.map(|range| (source.tensors[&name].offset, range)));
+        }
+        Ok((source, copies))
+    }
+
+    /// Returns the places of the bytes between tensors, and their number.
+    pub(crate) fn gaps(&self) -> Vec<(u64, u64)> {
+        let ends = std::iter::once(0).chain(self.runs.iter().map(|run| run.to + run.len));
+        let starts = self.runs.iter().map(|run| run.to);
+        let gaps = ends.zip(starts).map(|(end, start)| (end, start - end));
+        gaps.filter(|(_, len)| *len > 0).collect()
     }
 
     /// Takes bytes for one place of a model's memory.
@@ -279,6 +325,12 @@ impl<'a> Source<'a> {
         Ok(names)
     }
 
+    /// Returns the manifest of memory with these tensors.
+    pub(crate) fn manifest(&self, data_hash: Option<Hash>) -> Manifest {
+        let (tensors, metadata) = (self.tensors.clone(), self.metadata.clone());
+        Manifest::new(self.bytes, data_hash, tensors, metadata)
+    }
+
     /// Gives each tensor the place that it has in a model which is there.
     pub(crate) fn place_in(&mut self, manifest: &Manifest) -> Result<()> {
         for (name, own) in &mut self.tensors {
@@ -311,33 +363,96 @@ impl<'a> Source<'a> {
         parts
     }
 
-    /// Reads the bytes that the memory will have from `offset` on, zeros between tensors.
-    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+    /// Reads the bytes that the memory will have from `offset` on, zeros between tensors. The system puts those of files
+    /// where they go, without a buffer of this process between.
+    pub(crate) fn read(&self, offset: u64, into: SharedBytes<'_>) -> Result<()> {
         let end = offset + into.len() as u64;
         let first = self.runs.partition_point(|run| run.to + run.len <= offset);
         let mut at = offset;
+        let place =
+            |from: u64, to: u64| into.slice((from - offset) as usize..(to - offset) as usize);
         for run in self.runs[first..].iter().take_while(|run| run.to < end) {
             let begin = run.to.max(offset);
             let stop = (run.to + run.len).min(end);
-            into[(at - offset) as usize..(begin - offset) as usize].fill(0);
-            let part = &mut into[(begin - offset) as usize..(stop - offset) as usize];
+            clear(place(at, begin)?)?;
+            let part = place(begin, stop)?;
             let from = run.from + (begin - run.to);
             match &self.origins[run.origin] {
-                Origin::File { path, file, direct } => {
-                    let read = match direct {
-                        Some(direct) => read_direct(direct, part, from),
-                        None => file.read_exact_at(part, from),
-                    };
-                    read.map_err(|source| io(path, source))?;
-                }
+                Origin::File { path, file, direct } => match direct {
+                    Some(direct) => read_direct(direct, part, from, path)?,
+                    None => part
+                        .read_file(file, from)
+                        .map_err(|error| of_file(path, error))?,
+                },
                 Origin::Bytes(bytes) => {
-                    part.copy_from_slice(&bytes[from as usize..from as usize + part.len()]);
+                    part.write(0, &bytes[from as usize..from as usize + part.len()])?;
                 }
             }
             at = stop;
         }
-        into[(at - offset) as usize..].fill(0);
-        Ok(())
+        clear(place(at, end)?)
+    }
+
+    /// Describes where the bytes come from: the files, as long as nobody writes them.
+    pub(crate) fn identity(&self) -> Result<Hash> {
+        let mut hasher = blake3::Hasher::new();
+        for origin in &self.origins {
+            let Origin::File { path, file, .. } = origin else {
+                return Err(Error::Invalid(
+                    "only a load of files can be resumed: the program's own memory ends with it"
+                        .into(),
+                ));
+            };
+            let status = file.metadata().map_err(|source| io(path, source))?;
+            for number in [
+                status.dev(),
+                status.ino(),
+                status.len(),
+                status.mtime() as u64,
+                status.mtime_nsec() as u64,
+            ] {
+                hasher.update(&number.to_le_bytes());
+            }
+        }
+        Ok(hasher.finalize())
+    }
+}
+
+/// Describes a tensor without a place yet, whose type and shape must be those of so many bytes.
+fn described(name: &str, dtype: String, shape: Vec<u64>, bytes: usize) -> Result<TensorInfo> {
+    let info = TensorInfo {
+        dtype,
+        shape,
+        offset: 0,
+        bytes: bytes as u64,
+    };
+    match info.expected_bits() == Some(8 * info.bytes) {
+        true => Ok(info),
+        false => Err(Error::Invalid(format!(
+            "the tensor {name} has {} bytes, which its type {} and its shape {:?} do not have",
+            info.bytes, info.dtype, info.shape
+        ))),
+    }
+}
+
+/// Writes zeros: between tensors there are few.
+fn clear(part: SharedBytes<'_>) -> Result<()> {
+    const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
+    for at in (0..part.len()).step_by(ZEROS.len()) {
+        let len = (part.len() - at).min(ZEROS.len());
+        part.write(at, &ZEROS[..len])?;
+    }
+    Ok(())
+}
+
+/// Names the file of a failed read.
+fn of_file(path: &Path, error: crosshandle::Error) -> Error {
+    match error {
+        crosshandle::Error::Os { code, .. } => io(path, std::io::Error::from_raw_os_error(code)),
+        error => Error::Format {
+            path: path.to_owned(),
+            why: error.to_string(),
+        },
     }
 }
 
@@ -362,8 +477,8 @@ fn open_direct(path: &Path) -> Result<File> {
     opened.map_err(|source| io(path, source))
 }
 
-/// Reads as `read_exact_at` does, from a file that takes aligned reads only.
-fn read_direct(file: &File, into: &mut [u8], from: u64) -> std::io::Result<()> {
+/// Reads from a file that takes aligned reads only.
+fn read_direct(file: &File, into: SharedBytes<'_>, from: u64, path: &Path) -> Result<()> {
     let skipped = from as usize % DIRECT_ALIGNMENT;
     let wanted = skipped + into.len();
     let whole = wanted.next_multiple_of(DIRECT_ALIGNMENT);
@@ -376,11 +491,10 @@ fn read_direct(file: &File, into: &mut [u8], from: u64) -> std::io::Result<()> {
         let at = done / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT;
         match file.read_at(&mut aligned[at..], from - skipped as u64 + at as u64) {
             Ok(count) if at + count > done => done = at + count,
-            Ok(_) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Err(io(path, std::io::ErrorKind::UnexpectedEof.into())),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(io(path, error)),
         }
     }
-    into.copy_from_slice(&aligned[skipped..wanted]);
-    Ok(())
+    Ok(into.write(0, &aligned[skipped..wanted])?)
 }

@@ -16,8 +16,8 @@
 //!
 //! Everything here may be written by any process that may write the model, so whoever reads it checks it.
 
+use crate::contents::hash::PieceHash;
 use crate::error::{Error, Result};
-use crate::hash::PieceHash;
 use crate::tuning::{CLAIM_PATIENCE, IDLE_INTERVAL, LOOK_INTERVAL, WRITER_INTERVAL};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Event, EventHandle, Memory};
@@ -126,19 +126,30 @@ impl std::fmt::Debug for HostContext {
 impl State {
     /// Makes the state of a new model.
     pub(crate) fn create(host: &Context, address: usize, pieces: &[PieceHash]) -> Result<Self> {
-        let memory = host.allocate(HASHES + pieces.len() * HASH_BYTES)?;
-        memory.write(0, &vec![0; memory.len()])?;
-        memory.write(8 * ADDRESS_WORD, &(address as u64).to_ne_bytes())?;
-        memory.write(0, &FORMAT.to_ne_bytes())?;
-        let state = Self {
-            memory,
-            host: HostContext(host.clone()),
-            claim: Mutex::new(None),
-        };
+        let state = Self::without_hashes(host, address, pieces.len(), Phase::Stable)?;
         for (piece, hash) in (0..).zip(pieces) {
             state.put_hash(piece, Some(hash))?;
         }
         Ok(state)
+    }
+
+    /// Makes the state of a model of so many pieces, of which nothing is there yet.
+    pub(crate) fn create_empty(host: &Context, address: usize, pieces: u64) -> Result<Self> {
+        Self::without_hashes(host, address, pieces as usize, Phase::Torn)
+    }
+
+    fn without_hashes(host: &Context, address: usize, pieces: usize, phase: Phase) -> Result<Self> {
+        let memory = host.allocate(HASHES + pieces * HASH_BYTES)?;
+        memory.write(0, &vec![0; memory.len()])?;
+        let word = Moment { number: 0, phase }.to_word();
+        memory.write(8 * STATE_WORD, &word.to_ne_bytes())?;
+        memory.write(8 * ADDRESS_WORD, &(address as u64).to_ne_bytes())?;
+        memory.write(0, &FORMAT.to_ne_bytes())?;
+        Ok(Self {
+            memory,
+            host: HostContext(host.clone()),
+            claim: Mutex::new(None),
+        })
     }
 
     /// Takes the state of a model of so many pieces.
@@ -291,7 +302,15 @@ impl State {
                         // orders only what was before it.
                         fence(Ordering::SeqCst);
                         // Those who wait for the next update look now.
-                        event.signal()?;
+                        if let Err(error) = event.signal() {
+                            // Nothing was written. Others find out by the state alone.
+                            let phase = match was_torn {
+                                true => Phase::Torn,
+                                false => Phase::Stable,
+                            };
+                            self.change(writing, writing.next(phase))?;
+                            return Err(error.into());
+                        }
                         return Ok(writing);
                     }
                 }

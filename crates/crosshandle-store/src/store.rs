@@ -5,11 +5,12 @@ use crate::error::{Error, Result};
 use crate::load::{LoadOptions, Loaded};
 use crate::model::Model;
 use crate::placement::OpenOptions;
-use crate::source::{NamedBytes, Source};
+use crate::resume::{self, Publication};
+use crate::source::{NamedBytes, NamedRange, Source};
 use crate::tuning::MAX_LOOKS;
 use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
-use crosshandle::holder::Holder;
+use crosshandle::holder::{HoldOptions, Holder};
 use crosshandle::{Context, ContextOptions, Device, MemoryHandle, PeerPolicy};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -70,12 +71,27 @@ impl Store {
     /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if the hash
     /// is not the expected one; limits of the system.
     pub fn load(&self, device: &str, paths: &[PathBuf], options: &LoadOptions) -> Result<Loaded> {
-        Loaded::new(
-            self,
-            device,
-            &Source::of_files(paths, options.is_direct)?,
-            options,
-        )
+        Loaded::read(self, device, &Source::of_files(paths, options)?, options)
+    }
+
+    /// Loads files as [`load`](Self::load) does, and publishes them under a name. If this process ends before that, the
+    /// next load of the same files under the same name goes on where it was: what is in its place is kept by the
+    /// holder, under the name and `+loading`, which [`Holder::remove`] gives up.
+    ///
+    /// Where the name has tokens, this store must show the one that may do all.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load) and [`Loaded::publish`]; [`Error::Invalid`] while another process loads under the
+    /// name.
+    pub fn load_resumably(
+        &self,
+        device: &str,
+        paths: &[PathBuf],
+        name: &str,
+        options: &LoadOptions,
+        hold: HoldOptions,
+    ) -> Result<Publication> {
+        resume::load(self, device, paths, name, options, hold)
     }
 
     /// Loads tensors of the program's own into memory of a device.
@@ -88,7 +104,23 @@ impl Store {
         tensors: impl IntoIterator<Item = NamedBytes<'a>>,
         options: &LoadOptions,
     ) -> Result<Loaded> {
-        Loaded::new(self, device, &Source::of_bytes(tensors)?, options)
+        let source = Source::of_bytes(tensors)?.with(&options.metadata);
+        Loaded::read(self, device, &source, options)
+    }
+
+    /// Has a device copy tensors that it can reach into new memory of its own, for instance weights that an engine has
+    /// repacked. Takes the hash of what is there then.
+    ///
+    /// # Errors
+    /// As [`load_tensors`](Self::load_tensors); [`crosshandle::Error::InvalidArgument`] for memory that the device does
+    /// not reach.
+    pub fn copy_tensors(
+        &self,
+        device: &str,
+        tensors: impl IntoIterator<Item = NamedRange>,
+        options: &LoadOptions,
+    ) -> Result<Loaded> {
+        Loaded::copy(self, device, tensors, options)
     }
 
     /// Lets go of the contexts that this store and its clones keep for later calls, for instance before a process

@@ -2,9 +2,17 @@
 
 use std::time::Duration;
 
-/// Bytes that a thread reads before it takes their hash and passes them on: they are in its processor's
+/// Bytes that a thread has the system read at a time, before it takes their hash: they are in its processor's second
 /// cache still. Half: more calls for the same bytes. Double: they fall out of caches of 1 MiB.
 pub(crate) const PART_BYTES: usize = 512 << 10;
+
+/// Bytes that are taken out of shared memory at a time to take their hash: many of the hash's blocks, side by side, in
+/// the first cache. Half: a call for half as many. Double: they fall out of it.
+pub(crate) const HASH_BYTES: usize = 32 << 10;
+
+/// Pieces that a load which can be resumed has copied before it waits for the device and notes them. Half: the device
+/// waits for the thread twice as often. Double: twice as much is read again after a kill.
+pub(crate) const NOTED_PIECES: usize = 8;
 
 /// Threads that are started at most, unless the program asks for more. Half: hashing takes longer than copying
 /// to a fast GPU. Double: memory is not faster for it.
@@ -13,6 +21,15 @@ pub(crate) const MAX_THREADS: usize = 16;
 /// Bytes of each of a thread's two staging buffers. Half: a copy's start begins to count. Double: making the
 /// buffers, which a driver does one by one, takes a part of the load.
 pub(crate) const STAGE_BYTES: usize = 4 << 20;
+
+/// Bytes of the shortest and of the longest part and staging buffer that a program can ask for. Halved or doubled: it can
+/// ask for what is slower than anything between.
+pub(crate) const MIN_STEP_BYTES: usize = 4 << 10;
+pub(crate) const MAX_STEP_BYTES: usize = 1 << 30;
+
+/// How long a loader waits for another one of the same name to end: longer than [`CLAIM_PATIENCE`], so that one that died
+/// in its claim is found out. Half: it is not. Double: a second loader is told that much later that there is one.
+pub(crate) const LOADER_PATIENCE: Duration = Duration::from_millis(600);
 
 /// How long a process that opens or reads a model waits for an update to end, unless it says otherwise. Half:
 /// large updates make it fail. Double: a stopped writer holds it up longer.

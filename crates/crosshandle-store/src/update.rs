@@ -1,8 +1,8 @@
 //! Updates of a model in place.
 
 use crate::contents::Work;
+use crate::contents::hash::{self, PIECE_BYTES};
 use crate::error::{Error, Result};
-use crate::hash::{self, PIECE_BYTES};
 use crate::manifest::{Manifest, TensorInfo};
 use crate::model::{Parts, read_listing};
 use crate::source::{NamedBytes, Source};
@@ -172,7 +172,7 @@ impl Update<'_> {
     /// # Errors
     /// As [`write`](Self::write); [`Error::Io`], [`Error::Format`].
     pub fn load(&mut self, paths: &[PathBuf]) -> Result<()> {
-        self.write_source(Source::of_files(paths, self.options.is_direct)?)
+        self.write_source(Source::of_files(paths, &self.options)?)
     }
 
     /// Writes a part of a tensor, from byte `offset` of it on.
@@ -312,12 +312,8 @@ impl Update<'_> {
             }
         }
         let total: u64 = unknown.len() as u64 * PIECE_BYTES;
-        let work = Work {
-            context,
-            memory: data,
-            threads: self.options.thread_count(),
-            progress: &|done| self.options.tell(done, total),
-        };
+        let progress = |done| self.options.tell(done, total);
+        let work = Work::new(context, data, &self.options, &progress);
         for (piece, hash) in unknown.iter().zip(work.hash(&unknown)?) {
             state.put_hash(*piece, Some(&hash))?;
         }
@@ -335,12 +331,9 @@ impl Update<'_> {
         // Until it has succeeded.
         let had_failed = mem::replace(&mut self.has_failed, true);
         let total = source.parts(u64::MAX).iter().map(|(_, len)| len).sum();
-        let work = Work {
-            context: &self.updater.context,
-            memory: &self.updater.data,
-            threads: self.options.thread_count(),
-            progress: &|done| self.options.tell(done, total),
-        };
+        let progress = |done| self.options.tell(done, total);
+        let Updater { context, data, .. } = &*self.updater;
+        let work = Work::new(context, data, &self.options, &progress);
         work.write(source)?;
         self.has_failed = had_failed;
         Ok(())

@@ -1,31 +1,24 @@
 //! Models that one process loads, another one holds, and others open.
 
-#[allow(dead_code, reason = "this program uses a part of it")]
-#[path = "../../crosshandle/tests/common/mod.rs"]
-mod common;
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod holding;
 
-use common::{DEADLINE, Directory, Parent, Process, is};
-use crosshandle::holder::{self, HoldOptions, ServeOptions};
-use crosshandle::{ContextOptions, Device};
-use crosshandle_store::{Error, LoadOptions, NamedBytes, Store};
+use crosshandle::holder::HoldOptions;
+use crosshandle::{Context, ContextOptions, Device};
+use crosshandle_store::{Error, LoadOptions, NamedBytes, NamedRange};
+use holding::common::{DEADLINE, Directory, Parent, Process, is};
+use holding::{holds, start_holder, store};
 use safetensors::{Dtype, tensor::TensorView};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const HOLDER: &str = "holder";
 const LOADER: &str = "loader";
 const READER: &str = "reader";
 
 fn role() -> bool {
-    if is(HOLDER) {
-        let mut parent = Parent::new();
-        // Ends with its parent, which hangs up.
-        let stop = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
-        let options = ServeOptions::new()
-            .socket_dir(Directory::inherited().path())
-            .stop_when_readable(stop.expect("a descriptor"));
-        holder::serve(options, || parent.say("ready")).expect("it held");
+    if holds() {
+        return true;
     } else if is(LOADER) {
         let mut parent = Parent::new();
         let file = parent.hear().expect("a file");
@@ -56,16 +49,6 @@ fn role() -> bool {
         return false;
     }
     true
-}
-
-fn store(directory: &Directory) -> Store {
-    Store::new().socket_dir(directory.path())
-}
-
-fn start_holder(test: &str, directory: &Directory) -> Process {
-    let mut holder = Process::start(test, HOLDER, directory);
-    assert_eq!(holder.hear(), "ready");
-    holder
 }
 
 /// A tensor of a test: its name, type, shape and bytes.
@@ -271,6 +254,29 @@ fn tensors_of_the_programs_own_are_held() {
         let refused = store.load_tensors("host", bad, &LoadOptions::new());
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     }
+    // The device copies what it reaches, and the hash is the same.
+    let options = ContextOptions::new().socket_dir(directory.path());
+    let device = Device::find("host").expect("there is always a host");
+    let context = Context::with_options(&device, options).expect("a context");
+    let memory = context.allocate(bytes.len()).expect("memory");
+    memory.write(0, &bytes).expect("inside");
+    let range = |name: &str, dtype: &str, shape: &[u64], range| NamedRange {
+        name: name.into(),
+        dtype: dtype.into(),
+        shape: shape.to_vec(),
+        range,
+    };
+    let all = [
+        range("a", "F32", &[4, 6], Some(memory.all())),
+        range("none", "F32", &[0], None),
+        range("b", "F64", &[12], Some(memory.all())),
+    ];
+    let copied = store.copy_tensors("host", all, &LoadOptions::new());
+    let copied = copied.expect("copied").manifest().data_hash;
+    assert_eq!(copied, model.manifest().data_hash);
+    let short = [range("a", "F32", &[4, 6], memory.range(..95).ok())];
+    let refused = store.copy_tensors("host", short, &LoadOptions::new());
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     // What somebody else handed over is no model.
     let options = ContextOptions::new()
         .socket_dir(directory.path())

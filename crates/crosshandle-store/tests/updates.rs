@@ -1,17 +1,16 @@
 //! Models that are updated in place while others have them open, and writers that die in the middle.
 
-#[allow(dead_code, reason = "this program uses a part of it")]
-#[path = "../../crosshandle/tests/common/mod.rs"]
-mod common;
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod holding;
 
-use common::{DEADLINE, Directory, Parent, Process, is};
-use crosshandle::holder::{self, HoldOptions, ServeOptions};
+use crosshandle::holder::HoldOptions;
 use crosshandle::{AllocationOptions, ContextOptions, Device};
-use crosshandle_store::{Error, LoadOptions, Model, NamedBytes, OpenOptions, Store};
+use crosshandle_store::{Error, LoadOptions, Model, OpenOptions, Store};
+use holding::common::{DEADLINE, Directory, Parent, Process, is};
+use holding::{holds, named, start, start_holder, store};
 use safetensors::{Dtype, tensor::TensorView};
 use std::time::Duration;
 
-const HOLDER: &str = "holder";
 const WRITER: &str = "writer";
 const READER: &str = "reader";
 const AT: &str = "at";
@@ -22,14 +21,8 @@ const SMALL: usize = 1000;
 const SHORT: Duration = Duration::from_millis(50);
 
 fn role() -> bool {
-    if is(HOLDER) {
-        let mut parent = Parent::new();
-        // Ends with its parent, which hangs up.
-        let stop = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
-        let options = ServeOptions::new()
-            .socket_dir(Directory::inherited().path())
-            .stop_when_readable(stop.expect("a descriptor"));
-        holder::serve(options, || parent.say("ready")).expect("it held");
+    if holds() {
+        return true;
     } else if is(WRITER) {
         writer();
     } else if is(READER) {
@@ -189,21 +182,8 @@ fn first_byte(model: &Model) -> u8 {
     byte[0]
 }
 
-fn store(directory: &Directory) -> Store {
-    Store::new().socket_dir(directory.path())
-}
-
 fn tensors(fill: u8) -> (Vec<u8>, Vec<u8>) {
     (vec![fill; LARGE], vec![fill; SMALL])
-}
-
-fn named<'a>(name: &str, bytes: &'a [u8]) -> NamedBytes<'a> {
-    NamedBytes {
-        name: name.into(),
-        dtype: "U8".into(),
-        shape: vec![bytes.len() as u64],
-        bytes,
-    }
 }
 
 fn load(store: &Store, fill: u8) -> crosshandle_store::Loaded {
@@ -220,12 +200,6 @@ fn publish(store: &Store, fill: u8) -> String {
     loaded.hash().to_string()
 }
 
-fn start(test: &str, role: &str, directory: &Directory, expected: &str) -> Process {
-    let mut process = Process::start(test, role, directory);
-    assert_eq!(process.hear(), expected);
-    process
-}
-
 #[test]
 fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
     const TEST: &str = "an_update_in_place_is_seen_and_has_the_hash_of_a_load";
@@ -233,7 +207,7 @@ fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
         return;
     }
     let directory = Directory::new();
-    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
     publish(&store, 1);
     let mut model = store.open("model").expect("held");
@@ -300,7 +274,7 @@ fn readers_wait_for_an_update_and_never_take_a_mixture() {
         return;
     }
     let directory = Directory::new();
-    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
     publish(&store, 1);
     let model = store.open("model").expect("held");
@@ -341,7 +315,7 @@ fn a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written() {
         return;
     }
     let directory = Directory::new();
-    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
     publish(&store, 1);
     let mut model = store.open("model").expect("held");
@@ -404,7 +378,7 @@ fn what_does_not_fit_is_not_written() {
         return;
     }
     let directory = Directory::new();
-    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
     publish(&store, 1);
     let model = store.open("model").expect("held");
@@ -459,7 +433,7 @@ fn a_write_that_fails_in_the_middle_leaves_the_model_torn() {
         return;
     }
     let directory = Directory::new();
-    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
     publish(&store, 1);
     let model = store.open("model").expect("held");
@@ -509,7 +483,7 @@ fn a_model_sleeps_and_wakes_at_the_addresses_that_all_have() {
         return;
     }
     let directory = Directory::new();
-    let _holder = start(TEST, HOLDER, &directory, "ready");
+    let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
     let loaded = load(&store, 1);
     let agreed = loaded.memory().as_ptr().addr();

@@ -158,12 +158,13 @@ pub use api::event::{
     Values,
 };
 pub use api::holder;
-pub use api::kernel::Kernel;
+pub use api::image::{Image, Sampler};
 pub use api::memory::{
     Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,
 };
 pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
 pub use api::program::Program;
+pub use api::program::kernel::Kernel;
 pub use api::queue::Queue;
 pub use api::report;
 pub use api::virtual_range::{VirtualRange, VirtualRangeExport};
@@ -173,10 +174,11 @@ pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;
 pub use types::{
-    Access, AllocationOptions, Capabilities, DeviceInfo, DriverAllocation, KernelArguments,
-    KernelLimits, KernelParameter, KernelProperties, LaunchShape, MemoryKind, NativeObject,
-    NativeRuntime, Ownership, Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder, Region,
-    SharedBytes, TypedSlice,
+    Access, Addressing, AllocationOptions, Capabilities, ChannelOrder, ChannelType, DeviceInfo,
+    DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits, ImagePart,
+    KernelArguments, KernelLimits, KernelParameter, KernelProperties, LaunchShape, MemoryKind,
+    NativeObject, NativeRuntime, Ownership, Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder,
+    Region, SamplerDescription, SharedBytes, TypedSlice,
 };
 /// The crate whose traits make a type [plain data](Pod).
 pub use zerocopy;

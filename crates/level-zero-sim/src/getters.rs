@@ -105,6 +105,7 @@ tables! {
         pfnGetProperties = device_info::zeDeviceGetProperties
         pfnGetComputeProperties = device_info::zeDeviceGetComputeProperties
         pfnGetModuleProperties = device_info::zeDeviceGetModuleProperties
+        pfnGetImageProperties = image::zeDeviceGetImageProperties
         pfnGetCommandQueueGroupProperties = device_info::zeDeviceGetCommandQueueGroupProperties
         pfnGetMemoryProperties = device_info::zeDeviceGetMemoryProperties
         pfnGetMemoryAccessProperties = device_info::zeDeviceGetMemoryAccessProperties
@@ -143,6 +144,10 @@ tables! {
         pfnAppendMemoryFill = append::zeCommandListAppendMemoryFill
         pfnAppendMemoryCopyRegion = append::zeCommandListAppendMemoryCopyRegion
         pfnAppendMemoryCopyFromContext = append::zeCommandListAppendMemoryCopyFromContext
+        pfnAppendImageCopy = image::zeCommandListAppendImageCopy
+        pfnAppendImageCopyRegion = image::zeCommandListAppendImageCopyRegion
+        pfnAppendImageCopyToMemory = image::zeCommandListAppendImageCopyToMemory
+        pfnAppendImageCopyFromMemory = image::zeCommandListAppendImageCopyFromMemory
         pfnAppendMemoryPrefetch = append::zeCommandListAppendMemoryPrefetch
         pfnAppendMemAdvise = append::zeCommandListAppendMemAdvise
         pfnAppendSignalEvent = append::zeCommandListAppendSignalEvent
@@ -231,9 +236,13 @@ tables! {
 
     zeGetDeviceExpProcAddrTable ze_device_exp_dditable_t [4: 1];
     zeGetEventExpProcAddrTable ze_event_exp_dditable_t [2: 1];
-    zeGetImageProcAddrTable ze_image_dditable_t [0: 3, 3: 4, 5: 5];
+    zeGetImageProcAddrTable ze_image_dditable_t [0: 3, 3: 4, 5: 5]
+        pfnCreate = image::zeImageCreate
+        pfnDestroy = image::zeImageDestroy;
     zeGetImageExpProcAddrTable ze_image_exp_dditable_t [2: 2, 9: 3];
-    zeGetSamplerProcAddrTable ze_sampler_dditable_t [0: 2];
+    zeGetSamplerProcAddrTable ze_sampler_dditable_t [0: 2]
+        pfnCreate = image::zeSamplerCreate
+        pfnDestroy = image::zeSamplerDestroy;
     zeGetFabricVertexExpProcAddrTable ze_fabric_vertex_exp_dditable_t [4: 4];
     zeGetFabricEdgeExpProcAddrTable ze_fabric_edge_exp_dditable_t [4: 3];
 }

@@ -1,11 +1,10 @@
 //! Kernels, and launches of them.
 
-use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use level_zero_sys::*;
-use opencl_cpu::{Argument, Failure, Parameter, Queue, Shape};
+use opencl_cpu::{Argument, Parameter, Shape};
 
 use crate::call::{
     Few, INVALID_ARGUMENT, INVALID_ENUMERATION, INVALID_GLOBAL_WIDTH_DIMENSION,
@@ -16,9 +15,11 @@ use crate::call::{
 use crate::context::Context;
 use crate::device_info::{ARGUMENT_BYTES, GROUP_SIZE, LOCAL_MEMORY};
 use crate::handles::{self, Object};
+use crate::image::{Image, Sampler};
 use crate::ledger::Resource;
 use crate::list::List;
 use crate::module::Module;
+use crate::runtime_queue;
 use crate::space::{self, Region, Use, UseCount};
 use crate::work::Work;
 
@@ -52,6 +53,22 @@ enum Given {
     Value(Few<u8>),
     Address(usize),
     Local(usize),
+    /// An image, and the runtime's handle of it.
+    Image(Arc<Image>, [u8; size_of::<usize>()]),
+    /// A sampler, likewise.
+    Sampler(Arc<Sampler>, [u8; size_of::<usize>()]),
+}
+
+impl Given {
+    /// Returns the argument as the runtime takes it.
+    fn argument(&self) -> Argument<'_> {
+        match self {
+            Self::Value(bytes) => Argument::Value(bytes),
+            Self::Address(address) => Argument::Address(*address),
+            Self::Local(size) => Argument::Local(*size),
+            Self::Image(_, handle) | Self::Sampler(_, handle) => Argument::Value(handle),
+        }
+    }
 }
 
 impl Object for Kernel {
@@ -104,6 +121,20 @@ impl Kernel {
                     false => Err(INVALID_ARGUMENT),
                 }
             }
+            Parameter::Image | Parameter::Sampler if size != size_of::<usize>() => {
+                Err(INVALID_KERNEL_ARGUMENT_SIZE)
+            }
+            Parameter::Image => {
+                let image = handles::get::<Image, _>(read(value.cast::<ze_image_handle_t>())?)?;
+                let handle = image.object.raw().to_ne_bytes();
+                Ok(Given::Image(image, handle))
+            }
+            Parameter::Sampler => {
+                let sampler = read(value.cast::<ze_sampler_handle_t>())?;
+                let sampler = handles::get::<Sampler, _>(sampler)?;
+                let handle = sampler.object.raw().to_ne_bytes();
+                Ok(Given::Sampler(sampler, handle))
+            }
             Parameter::Value if is_null => Ok(Given::Value(Few::from_elem(0, size))),
             Parameter::Value => Ok(Given::Value(read_all(value.cast(), size as u32)?)),
         }
@@ -124,7 +155,7 @@ impl Kernel {
             match argument {
                 Given::Local(size) => local = local.saturating_add(*size as u64),
                 Given::Address(address) => regions.extend(space::find(*address)),
-                Given::Value(_) => {}
+                Given::Value(_) | Given::Image(..) | Given::Sampler(..) => {}
             }
         }
         if local > u64::from(LOCAL_MEMORY) {
@@ -154,34 +185,26 @@ pub(crate) struct Launch {
 impl Launch {
     /// Runs the kernel, and returns when it is done; `false` if the runtime has refused.
     pub(crate) fn run(&self) -> bool {
-        thread_local! {
-            /// The runtime's queue of this engine.
-            static QUEUE: RefCell<Option<Queue>> = const { RefCell::new(None) };
-        }
         if self.shape.global.contains(&0) {
             return true;
         }
-        let done = QUEUE.with_borrow_mut(|queue| -> std::result::Result<(), Failure> {
-            let queue = match queue {
-                Some(queue) => queue,
-                none => none.insert(Queue::new(self.kernel.kernel.runtime())?),
-            };
-            let arguments = self.arguments.iter().map(|argument| match argument {
-                Given::Value(bytes) => Argument::Value(bytes),
-                Given::Address(address) => Argument::Address(*address),
-                Given::Local(size) => Argument::Local(*size),
-            });
+        let kernel = &self.kernel.kernel;
+        runtime_queue::run(kernel.runtime(), |queue| {
+            let arguments = self.arguments.iter().map(Given::argument);
             // SAFETY: whoever has appended the launch answers for what the kernel does; the command
-            // keeps the driver's memory among the arguments.
-            unsafe { queue.launch(&self.kernel.kernel, &self.shape, arguments) }?.wait()
+            // keeps the driver's memory and objects among the arguments.
+            unsafe { queue.launch(kernel, &self.shape, arguments) }
+        })
+    }
+
+    /// Counts the use of the kernel, its images and samplers for as long as the result lives.
+    pub(crate) fn uses(&self) -> Few<Use> {
+        let objects = self.arguments.iter().filter_map(|argument| match argument {
+            Given::Image(image, _) => Some(image.use_count.take()),
+            Given::Sampler(sampler, _) => Some(sampler.use_count.take()),
+            Given::Value(_) | Given::Address(_) | Given::Local(_) => None,
         });
-        if let Err(failure) = &done {
-            eprintln!(
-                "ze_sim[{}]: the device is lost: {failure}",
-                std::process::id()
-            );
-        }
-        done.is_ok()
+        objects.chain([self.kernel.use_count.take()]).collect()
     }
 }
 
@@ -446,13 +469,5 @@ entry! {
         waits: *mut ze_event_handle_t,
     ) {
         append(list, kernel, groups, COOPERATIVE_GROUPS, signal, (count, waits))
-    }
-}
-
-/// Counts the use of the kernel that a command launches, for as long as the result lives.
-pub(crate) fn use_of(work: &Work) -> Option<Use> {
-    match work {
-        Work::Launch(launch) => Some(launch.kernel.use_count.take()),
-        _ => None,
     }
 }

@@ -40,6 +40,8 @@ resources! {
     Module "modules",
     BuildLog "build-logs",
     Kernel "kernels",
+    Image "images",
+    Sampler "samplers",
     Descriptor "exported-descriptors",
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Memory of devices is memory of the host behind descriptors; commands are executed by threads,
 //! in order; events are counters in pages that processes share; kernels are compiled and run by an OpenCL
-//! runtime for the CPU, if there is one. Images and samplers are not supported. It is strict where real drivers leave the outcome open, so that a program that
+//! runtime for the CPU, if there is one. So are images and samplers. It is strict where real drivers leave the outcome open, so that a program that
 //! passes here has not just been lucky; and it can be told to misbehave, so that it can be seen how
 //! a program takes that.
 //!
@@ -47,7 +47,7 @@
 //! | `DRIVER_VERSION` | a number; handles of other versions are not understood; physical memory is imported from 0x010395a4 (26.18) on, and before that new memory is given instead; nor does one that fetches descriptors recognise a number that was put in place before that | `0x01039876` |
 //! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
 //! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
-//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time), `residency` (mapping physical memory fails when that is done), `pooled_exports` (handles of memory of 2 MiB or less that was not made to be exported), `modules` (programs and their kernels); with commas between | |
+//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time), `residency` (mapping physical memory fails when that is done), `pooled_exports` (handles of memory of 2 MiB or less that was not made to be exported), `modules` (programs and their kernels), `images` (and samplers); with commas between | |
 //! | `TRANSPORT` | `descriptor`: the process that opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
 //! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
 //! | `REFUSE` | `FUNCTION:CODE`, with commas between: that function does nothing but answer that code (hexadecimal); the exported function `crosshandle_sim_refuse(text)` puts other rules in their place | |
@@ -106,6 +106,7 @@ mod external;
 mod fence;
 mod getters;
 mod handles;
+mod image;
 mod ipc;
 mod kernel;
 mod ledger;
@@ -118,6 +119,7 @@ mod os;
 mod physical;
 mod queue;
 mod refusals;
+mod runtime_queue;
 mod slot;
 mod space;
 mod switches;

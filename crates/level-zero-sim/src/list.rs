@@ -12,7 +12,6 @@ use crate::device_info::QUEUE_GROUPS;
 use crate::engine::{Engine, Submitted};
 use crate::event::{Event, code};
 use crate::handles::{self, Object};
-use crate::kernel;
 use crate::ledger::Resource;
 use crate::space::{Region, Use, UseCount};
 use crate::wait::Deadline;
@@ -37,7 +36,7 @@ impl Command {
             .collect();
         let events = self.waits.iter().chain(&self.signal);
         uses.extend(events.map(|event| event.use_count.take()));
-        uses.extend(kernel::use_of(&self.work));
+        uses.extend(self.work.uses());
         Submitted {
             waits: self.waits.iter().map(|event| event.wait()).collect(),
             work: self.work,

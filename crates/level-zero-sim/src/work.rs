@@ -7,7 +7,9 @@ use level_zero_sys::ze_copy_region_t;
 use crate::call::Few;
 use crate::device::now;
 use crate::event::{Event, State};
+use crate::image::ImageWork;
 use crate::kernel::Launch;
+use crate::space::Use;
 
 /// A rectangle, or a stack of them, in memory.
 #[derive(Clone, Copy)]
@@ -74,6 +76,7 @@ pub(crate) enum Work {
     },
     Reset(Arc<Event>),
     Launch(Arc<Launch>),
+    Image(Arc<ImageWork>),
 }
 
 impl Work {
@@ -90,6 +93,16 @@ impl Work {
             } => width * height * depth,
             Self::Timestamp { .. } => size_of::<u64>(),
             Self::Launch(_) => usize::MAX,
+            Self::Image(work) => work.len(),
+        }
+    }
+
+    /// Counts the use of kernels and images for as long as the result lives.
+    pub(crate) fn uses(&self) -> Few<Use> {
+        match self {
+            Self::Launch(launch) => launch.uses(),
+            Self::Image(work) => work.uses(),
+            _ => Few::new(),
         }
     }
 
@@ -97,6 +110,7 @@ impl Work {
     pub(crate) fn execute(&self) -> bool {
         match self {
             Self::Launch(launch) => return launch.run(),
+            Self::Image(work) => return work.run(),
             Self::Nothing => {}
             Self::Copy { to, from, size } => copy(*to, *from, *size),
             Self::CopyRegion {

@@ -127,6 +127,7 @@ loader! {
         zeDeviceGetProperties: ze_pfnDeviceGetProperties_t,
         zeDeviceGetComputeProperties: ze_pfnDeviceGetComputeProperties_t,
         zeDeviceGetModuleProperties: ze_pfnDeviceGetModuleProperties_t,
+        zeDeviceGetImageProperties: ze_pfnDeviceGetImageProperties_t,
         zeDeviceGetCommandQueueGroupProperties: ze_pfnDeviceGetCommandQueueGroupProperties_t,
         zeDeviceGetMemoryProperties: ze_pfnDeviceGetMemoryProperties_t,
         zeDeviceGetMemoryAccessProperties: ze_pfnDeviceGetMemoryAccessProperties_t,
@@ -168,6 +169,14 @@ loader! {
         zeCommandListAppendLaunchKernel: ze_pfnCommandListAppendLaunchKernel_t,
         zeCommandListAppendLaunchCooperativeKernel:
             ze_pfnCommandListAppendLaunchCooperativeKernel_t,
+
+        zeImageCreate: ze_pfnImageCreate_t,
+        zeImageDestroy: ze_pfnImageDestroy_t,
+        zeSamplerCreate: ze_pfnSamplerCreate_t,
+        zeSamplerDestroy: ze_pfnSamplerDestroy_t,
+        zeCommandListAppendImageCopyRegion: ze_pfnCommandListAppendImageCopyRegion_t,
+        zeCommandListAppendImageCopyToMemory: ze_pfnCommandListAppendImageCopyToMemory_t,
+        zeCommandListAppendImageCopyFromMemory: ze_pfnCommandListAppendImageCopyFromMemory_t,
 
         zeModuleCreate: ze_pfnModuleCreate_t,
         zeModuleDestroy: ze_pfnModuleDestroy_t,

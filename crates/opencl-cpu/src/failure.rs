@@ -31,6 +31,10 @@ impl Failure {
             -3 => "CL_COMPILER_NOT_AVAILABLE",
             CL_OUT_OF_RESOURCES => "CL_OUT_OF_RESOURCES",
             CL_OUT_OF_HOST_MEMORY => "CL_OUT_OF_HOST_MEMORY",
+            CL_MEM_OBJECT_ALLOCATION_FAILURE => "CL_MEM_OBJECT_ALLOCATION_FAILURE",
+            -8 => "CL_MEM_COPY_OVERLAP",
+            -9 => "CL_IMAGE_FORMAT_MISMATCH",
+            CL_IMAGE_FORMAT_NOT_SUPPORTED => "CL_IMAGE_FORMAT_NOT_SUPPORTED",
             -11 => "CL_BUILD_PROGRAM_FAILURE",
             -14 => "CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST",
             -15 => "CL_COMPILE_PROGRAM_FAILURE",
@@ -39,6 +43,10 @@ impl Failure {
             CL_INVALID_VALUE => "CL_INVALID_VALUE",
             -34 => "CL_INVALID_CONTEXT",
             -36 => "CL_INVALID_COMMAND_QUEUE",
+            CL_INVALID_MEM_OBJECT => "CL_INVALID_MEM_OBJECT",
+            CL_INVALID_IMAGE_FORMAT_DESCRIPTOR => "CL_INVALID_IMAGE_FORMAT_DESCRIPTOR",
+            CL_INVALID_IMAGE_SIZE => "CL_INVALID_IMAGE_SIZE",
+            CL_INVALID_SAMPLER => "CL_INVALID_SAMPLER",
             -42 => "CL_INVALID_BINARY",
             -43 => "CL_INVALID_BUILD_OPTIONS",
             -44 => "CL_INVALID_PROGRAM",
@@ -67,7 +75,18 @@ impl Failure {
     /// Returns whether the runtime ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         // Intel's runtime says so of resources that are no memory.
-        self.code == CL_OUT_OF_HOST_MEMORY
+        matches!(
+            self.code,
+            CL_OUT_OF_HOST_MEMORY | CL_MEM_OBJECT_ALLOCATION_FAILURE
+        )
+    }
+
+    /// Returns whether the runtime has no images of such pixels.
+    pub fn is_unsupported_format(&self) -> bool {
+        matches!(
+            self.code,
+            CL_IMAGE_FORMAT_NOT_SUPPORTED | CL_INVALID_IMAGE_FORMAT_DESCRIPTOR
+        )
     }
 
     /// Returns whether a program has no kernel of the name.
@@ -79,7 +98,11 @@ impl Failure {
     pub fn is_wrong_argument(&self) -> bool {
         matches!(
             self.code,
-            CL_INVALID_ARG_INDEX | CL_INVALID_ARG_VALUE | CL_INVALID_ARG_SIZE
+            CL_INVALID_ARG_INDEX
+                | CL_INVALID_ARG_VALUE
+                | CL_INVALID_ARG_SIZE
+                | CL_INVALID_MEM_OBJECT
+                | CL_INVALID_SAMPLER
         )
     }
 }

@@ -29,6 +29,10 @@ pub enum Parameter {
     Address,
     /// Local memory.
     Local,
+    /// An image.
+    Image,
+    /// A sampler.
+    Sampler,
 }
 
 /// A kernel of a program. Any thread may use it.
@@ -136,8 +140,19 @@ impl Kernel {
             // First, since the runtime takes an address for local memory too.
             () if takes(Argument::Local(1)) => Parameter::Local,
             () if takes(Argument::Address(0)) => Parameter::Address,
-            () => Parameter::Value,
+            () => self.object_parameter(index),
         })
+    }
+
+    /// Returns whether a parameter takes an image or a sampler, which is never null, or else a value.
+    fn object_parameter(&self, index: usize) -> Parameter {
+        let null = [0; size_of::<usize>()];
+        let refusal = self.check_argument(index, Argument::Value(&null)).err();
+        match refusal.map(|failure| failure.code) {
+            Some(CL_INVALID_MEM_OBJECT) => Parameter::Image,
+            Some(CL_INVALID_SAMPLER) => Parameter::Sampler,
+            _ => Parameter::Value,
+        }
     }
 
     /// Refuses an argument that a parameter does not take, as far as the runtime says.

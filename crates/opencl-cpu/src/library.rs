@@ -92,6 +92,14 @@ functions! {
     clCreateCommandQueueWithProperties(cl_context, cl_device_id, *const cl_bitfield, *mut cl_int) -> cl_command_queue;
     clReleaseCommandQueue(cl_command_queue) -> cl_int;
     clEnqueueNDRangeKernel(cl_command_queue, cl_kernel, cl_uint, *const usize, *const usize, *const usize, cl_uint, *const cl_event, *mut cl_event) -> cl_int;
+    clCreateImage(cl_context, cl_bitfield, *const cl_image_format, *const cl_image_desc, *mut c_void, *mut cl_int) -> cl_mem;
+    clGetImageInfo(cl_mem, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
+    clReleaseMemObject(cl_mem) -> cl_int;
+    clCreateSamplerWithProperties(cl_context, *const cl_bitfield, *mut cl_int) -> cl_sampler;
+    clReleaseSampler(cl_sampler) -> cl_int;
+    clEnqueueReadImage(cl_command_queue, cl_mem, cl_uint, *const usize, *const usize, usize, usize, *mut c_void, cl_uint, *const cl_event, *mut cl_event) -> cl_int;
+    clEnqueueWriteImage(cl_command_queue, cl_mem, cl_uint, *const usize, *const usize, usize, usize, *const c_void, cl_uint, *const cl_event, *mut cl_event) -> cl_int;
+    clEnqueueCopyImage(cl_command_queue, cl_mem, cl_mem, *const usize, *const usize, *const usize, cl_uint, *const cl_event, *mut cl_event) -> cl_int;
     clFlush(cl_command_queue) -> cl_int;
     clFinish(cl_command_queue) -> cl_int;
     clWaitForEvents(cl_uint, *const cl_event) -> cl_int;

@@ -1,4 +1,4 @@
-//! In-order queues of launches.
+//! In-order queues of launches, and of [commands on images](crate::ImageObject).
 
 use crate::Runtime;
 use crate::failure::{Failure, check};
@@ -7,7 +7,7 @@ use crate::runtime::value;
 use crate::types::*;
 use std::ptr;
 
-/// A queue that runs launches one after the other, on the runtime's threads. Dropping it lets what was
+/// A queue that runs its commands one after the other, on the runtime's threads. Dropping it lets what was
 /// submitted run on.
 pub struct Queue {
     runtime: &'static Runtime,
@@ -25,7 +25,7 @@ pub struct Shape {
     pub local: Option<[usize; 3]>,
 }
 
-/// A launch under way, or done.
+/// A command under way, or done.
 pub struct Completion {
     runtime: &'static Runtime,
     event: cl_event,
@@ -90,10 +90,7 @@ impl Queue {
         kernel
             .with_arguments(arguments, submit)
             .map_err(|(_, failure)| failure)?;
-        Ok(Completion {
-            runtime: self.runtime,
-            event,
-        })
+        Ok(Completion::new(self.runtime, event))
     }
 
     /// Makes sure that all that was submitted runs without further calls.
@@ -162,6 +159,15 @@ impl Queue {
         (code == CL_SUCCESS).then_some(groups)
     }
 
+    /// Returns the runtime.
+    pub fn runtime(&self) -> &'static Runtime {
+        self.runtime
+    }
+
+    pub(crate) fn handle(&self) -> cl_command_queue {
+        self.queue
+    }
+
     /// Returns the `cl_command_queue`.
     pub fn raw(&self) -> usize {
         self.queue.0.expose_provenance()
@@ -179,10 +185,15 @@ impl Drop for Queue {
 }
 
 impl Completion {
-    /// Waits until the launch is done.
+    /// Takes the event of a command.
+    pub(crate) fn new(runtime: &'static Runtime, event: cl_event) -> Self {
+        Self { runtime, event }
+    }
+
+    /// Waits until the command is done.
     ///
     /// # Errors
-    /// Fails with the runtime's code if the launch failed.
+    /// Fails with the runtime's code if the command failed.
     pub fn wait(&self) -> Result<(), Failure> {
         // SAFETY: the event lives.
         check("clWaitForEvents", unsafe {
@@ -190,10 +201,10 @@ impl Completion {
         })
     }
 
-    /// Returns whether the launch is done, well or not.
+    /// Returns whether the command is done, well or not.
     ///
     /// # Errors
-    /// Fails with the runtime's code if the launch failed.
+    /// Fails with the runtime's code if the command failed.
     pub fn is_done(&self) -> Result<bool, Failure> {
         let status: cl_int = value("clGetEventInfo", |size, place, written| {
             // SAFETY: the event lives, and the place has as many bytes.

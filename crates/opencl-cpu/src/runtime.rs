@@ -1,6 +1,7 @@
 //! The runtime that is used: a device with the CPU's threads, and the only context on it.
 
 use crate::failure::{Failure, check};
+use crate::image::ImageLimits;
 use crate::library::Library;
 use crate::search;
 use crate::types::*;
@@ -99,6 +100,8 @@ pub struct Limits {
     pub subgroup_sizes: Vec<usize>,
     /// The most sub-groups of a work-group; 0 if there are none.
     pub subgroups: u32,
+    /// The limits of images; `None` if the device has none.
+    pub images: Option<ImageLimits>,
     /// The versions of intermediate languages: `SPIR-V_1.4` and the like, with spaces between them.
     pub intermediate_languages: String,
 }
@@ -350,9 +353,34 @@ fn limits(library: &Library, device: cl_device_id) -> Result<Limits, Failure> {
         argument_bytes: device_value(library, device, CL_DEVICE_MAX_PARAMETER_SIZE)?,
         subgroup_sizes,
         subgroups: device_value(library, device, CL_DEVICE_MAX_NUM_SUB_GROUPS).unwrap_or(0),
+        images: image_limits(library, device)?,
         intermediate_languages: device_text(library, device, CL_DEVICE_IL_VERSION)
             .unwrap_or_default(),
     })
+}
+
+fn image_limits(library: &Library, device: cl_device_id) -> Result<Option<ImageLimits>, Failure> {
+    if device_value::<cl_uint>(library, device, CL_DEVICE_IMAGE_SUPPORT)? != CL_TRUE {
+        return Ok(None);
+    }
+    let size = |name| device_value::<usize>(library, device, name);
+    let count = |name| device_value::<cl_uint>(library, device, name);
+    Ok(Some(ImageLimits {
+        size_2d: [
+            size(CL_DEVICE_IMAGE2D_MAX_WIDTH)?,
+            size(CL_DEVICE_IMAGE2D_MAX_HEIGHT)?,
+        ],
+        size_3d: [
+            size(CL_DEVICE_IMAGE3D_MAX_WIDTH)?,
+            size(CL_DEVICE_IMAGE3D_MAX_HEIGHT)?,
+            size(CL_DEVICE_IMAGE3D_MAX_DEPTH)?,
+        ],
+        layers: size(CL_DEVICE_IMAGE_MAX_ARRAY_SIZE)?,
+        read_arguments: count(CL_DEVICE_MAX_READ_IMAGE_ARGS)?,
+        write_arguments: count(CL_DEVICE_MAX_WRITE_IMAGE_ARGS)?,
+        read_write_arguments: count(CL_DEVICE_MAX_READ_WRITE_IMAGE_ARGS).unwrap_or(0),
+        samplers: count(CL_DEVICE_MAX_SAMPLERS)?,
+    }))
 }
 
 /// Returns bytes as numbers of the machine.

@@ -38,17 +38,26 @@ handles! {
     cl_kernel
     cl_command_queue
     cl_event
+    cl_mem
+    cl_sampler
 }
 
 pub(crate) const CL_SUCCESS: cl_int = 0;
+pub(crate) const CL_MEM_OBJECT_ALLOCATION_FAILURE: cl_int = -4;
 pub(crate) const CL_OUT_OF_RESOURCES: cl_int = -5;
 pub(crate) const CL_OUT_OF_HOST_MEMORY: cl_int = -6;
+pub(crate) const CL_IMAGE_FORMAT_NOT_SUPPORTED: cl_int = -10;
 pub(crate) const CL_INVALID_VALUE: cl_int = -30;
+pub(crate) const CL_INVALID_MEM_OBJECT: cl_int = -38;
+pub(crate) const CL_INVALID_IMAGE_FORMAT_DESCRIPTOR: cl_int = -39;
+pub(crate) const CL_INVALID_IMAGE_SIZE: cl_int = -40;
+pub(crate) const CL_INVALID_SAMPLER: cl_int = -41;
 pub(crate) const CL_INVALID_KERNEL_NAME: cl_int = -46;
 pub(crate) const CL_INVALID_ARG_INDEX: cl_int = -49;
 pub(crate) const CL_INVALID_ARG_VALUE: cl_int = -50;
 pub(crate) const CL_INVALID_ARG_SIZE: cl_int = -51;
 
+pub(crate) const CL_FALSE: cl_uint = 0;
 pub(crate) const CL_TRUE: cl_uint = 1;
 
 pub(crate) const CL_PLATFORM_NAME: cl_uint = 0x0902;
@@ -56,13 +65,24 @@ pub(crate) const CL_DEVICE_TYPE_CPU: cl_bitfield = 1 << 1;
 
 pub(crate) const CL_DEVICE_MAX_WORK_GROUP_SIZE: cl_uint = 0x1004;
 pub(crate) const CL_DEVICE_MAX_WORK_ITEM_SIZES: cl_uint = 0x1005;
+pub(crate) const CL_DEVICE_MAX_READ_IMAGE_ARGS: cl_uint = 0x100E;
+pub(crate) const CL_DEVICE_MAX_WRITE_IMAGE_ARGS: cl_uint = 0x100F;
+pub(crate) const CL_DEVICE_IMAGE2D_MAX_WIDTH: cl_uint = 0x1011;
+pub(crate) const CL_DEVICE_IMAGE2D_MAX_HEIGHT: cl_uint = 0x1012;
+pub(crate) const CL_DEVICE_IMAGE3D_MAX_WIDTH: cl_uint = 0x1013;
+pub(crate) const CL_DEVICE_IMAGE3D_MAX_HEIGHT: cl_uint = 0x1014;
+pub(crate) const CL_DEVICE_IMAGE3D_MAX_DEPTH: cl_uint = 0x1015;
+pub(crate) const CL_DEVICE_IMAGE_SUPPORT: cl_uint = 0x1016;
 pub(crate) const CL_DEVICE_MAX_PARAMETER_SIZE: cl_uint = 0x1017;
+pub(crate) const CL_DEVICE_MAX_SAMPLERS: cl_uint = 0x1018;
 pub(crate) const CL_DEVICE_MAX_CONSTANT_BUFFER_SIZE: cl_uint = 0x1020;
 pub(crate) const CL_DEVICE_LOCAL_MEM_SIZE: cl_uint = 0x1023;
 pub(crate) const CL_DEVICE_COMPILER_AVAILABLE: cl_uint = 0x1028;
 pub(crate) const CL_DEVICE_NAME: cl_uint = 0x102B;
 pub(crate) const CL_DRIVER_VERSION: cl_uint = 0x102D;
 pub(crate) const CL_DEVICE_EXTENSIONS: cl_uint = 0x1030;
+pub(crate) const CL_DEVICE_IMAGE_MAX_ARRAY_SIZE: cl_uint = 0x1041;
+pub(crate) const CL_DEVICE_MAX_READ_WRITE_IMAGE_ARGS: cl_uint = 0x104C;
 pub(crate) const CL_DEVICE_SVM_CAPABILITIES: cl_uint = 0x1053;
 pub(crate) const CL_DEVICE_IL_VERSION: cl_uint = 0x105B;
 pub(crate) const CL_DEVICE_MAX_NUM_SUB_GROUPS: cl_uint = 0x105C;
@@ -88,6 +108,41 @@ pub(crate) const CL_KERNEL_COMPILE_SUB_GROUP_SIZE_INTEL: cl_uint = 0x410A;
 
 pub(crate) const CL_EVENT_COMMAND_EXECUTION_STATUS: cl_uint = 0x11D3;
 pub(crate) const CL_COMPLETE: cl_int = 0;
+
+pub(crate) const CL_MEM_READ_WRITE: cl_bitfield = 1;
+pub(crate) const CL_IMAGE_ELEMENT_SIZE: cl_uint = 0x1111;
+pub(crate) const CL_MEM_OBJECT_IMAGE2D: cl_uint = 0x10F1;
+pub(crate) const CL_MEM_OBJECT_IMAGE3D: cl_uint = 0x10F2;
+pub(crate) const CL_MEM_OBJECT_IMAGE2D_ARRAY: cl_uint = 0x10F3;
+pub(crate) const CL_MEM_OBJECT_IMAGE1D: cl_uint = 0x10F4;
+pub(crate) const CL_MEM_OBJECT_IMAGE1D_ARRAY: cl_uint = 0x10F5;
+pub(crate) const CL_SAMPLER_NORMALIZED_COORDS: cl_bitfield = 0x1152;
+pub(crate) const CL_SAMPLER_ADDRESSING_MODE: cl_bitfield = 0x1153;
+pub(crate) const CL_SAMPLER_FILTER_MODE: cl_bitfield = 0x1154;
+
+/// The format of an image's pixels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct cl_image_format {
+    pub(crate) image_channel_order: cl_uint,
+    pub(crate) image_channel_data_type: cl_uint,
+}
+
+/// The kind and the size of an image.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct cl_image_desc {
+    pub(crate) image_type: cl_uint,
+    pub(crate) image_width: usize,
+    pub(crate) image_height: usize,
+    pub(crate) image_depth: usize,
+    pub(crate) image_array_size: usize,
+    pub(crate) image_row_pitch: usize,
+    pub(crate) image_slice_pitch: usize,
+    pub(crate) num_mip_levels: cl_uint,
+    pub(crate) num_samples: cl_uint,
+    pub(crate) mem_object: cl_mem,
+}
 
 /// The type of the callbacks that builds may call; none is passed here.
 pub(crate) type BuildCallback = Option<unsafe extern "C" fn(cl_program, *mut c_void)>;

@@ -24,6 +24,15 @@ const KERNELS: (&str, &str) = (
     ),
 );
 
+/// The kernel on images, likewise.
+const IMAGES: (&str, &str) = (
+    "IMAGES_SPV",
+    concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../conformance/kernels/images.spv"
+    ),
+);
+
 /// Returns the path that a variable names.
 fn named(variable: &str) -> PathBuf {
     let value = env::var_os(variable).unwrap_or_else(|| {
@@ -124,6 +133,8 @@ clients! {
     kernels: "kernels" [KERNELS];
     kernels_intercepted: "kernels" [KERNELS, ("UR_ENABLE_LOADER_INTERCEPT", "1")];
     kernels_with_other_handles: "kernels" [KERNELS, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
+    images: "images" [IMAGES];
+    images_with_other_handles: "images" [IMAGES, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
     kernel_answers: "kernel_answers" [KERNELS];
     kernel_answers_validated: "kernel_answers"
         [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];

@@ -1,4 +1,5 @@
-//! Samplers: how images are read. They are descriptions that nothing uses until there are images.
+//! Samplers: how kernels read images. Each is a description until a kernel takes it: only then does the device
+//! make one of it.
 
 use crate::abi::boundary::{In, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
@@ -6,9 +7,12 @@ use crate::abi::native::NativeHandles;
 use crate::abi::object::{Handle, Object, Ref, Shared, release, retain};
 use crate::abi::query::{Answer, Query};
 use crate::context::Context;
-use std::sync::Arc;
+use crate::queue::destination::Destination;
+use crosshandle::{Addressing, Filter, SamplerDescription};
+use std::sync::{Arc, OnceLock};
 use unified_runtime_sys::{
-    ur_native_handle_t, ur_sampler_addressing_mode_t, ur_sampler_dditable_t, ur_sampler_desc_t,
+    ur_native_handle_t, ur_result_t, ur_sampler_addressing_mode_t as addressing_mode,
+    ur_sampler_addressing_mode_t, ur_sampler_dditable_t, ur_sampler_desc_t,
     ur_sampler_filter_mode_t, ur_sampler_handle_t, ur_sampler_handle_t_, ur_sampler_info_t,
     ur_sampler_native_properties_t,
 };
@@ -18,6 +22,8 @@ use unified_runtime_sys::{
 pub(crate) struct Sampler {
     context: Ref<Context>,
     state: Arc<SamplerState>,
+    /// The device's sampler, once a kernel took it.
+    inner: OnceLock<crosshandle::Sampler>,
 }
 
 /// The way in which an image is read.
@@ -26,6 +32,30 @@ struct SamplerState {
     is_normalized: bool,
     addressing: ur_sampler_addressing_mode_t,
     filter: ur_sampler_filter_mode_t,
+}
+
+impl SamplerState {
+    /// Returns the library's description.
+    fn description(&self) -> SamplerDescription {
+        SamplerDescription {
+            is_normalized: self.is_normalized,
+            addressing: match self.addressing {
+                addressing_mode::UR_SAMPLER_ADDRESSING_MODE_MIRRORED_REPEAT => {
+                    Addressing::MirroredRepeat
+                }
+                addressing_mode::UR_SAMPLER_ADDRESSING_MODE_REPEAT => Addressing::Repeat,
+                addressing_mode::UR_SAMPLER_ADDRESSING_MODE_CLAMP => Addressing::Clamp,
+                addressing_mode::UR_SAMPLER_ADDRESSING_MODE_CLAMP_TO_EDGE => {
+                    Addressing::ClampToEdge
+                }
+                _ => Addressing::None,
+            },
+            filter: match self.filter {
+                ur_sampler_filter_mode_t::UR_SAMPLER_FILTER_MODE_LINEAR => Filter::Linear,
+                _ => Filter::Nearest,
+            },
+        }
+    }
 }
 
 static NATIVE: NativeHandles<SamplerState> = NativeHandles::new();
@@ -38,7 +68,33 @@ impl Sampler {
     /// Returns a handle for a sampler that is new to UR.
     fn hand_out(context: &Shared<Context>, state: Arc<SamplerState>) -> ur_sampler_handle_t {
         let context = context.to_ref();
-        Shared::hand_out(Shared::new(Self { context, state }))
+        let inner = OnceLock::new();
+        Shared::hand_out(Shared::new(Self {
+            context,
+            state,
+            inner,
+        }))
+    }
+
+    /// Returns the sampler for a kernel.
+    ///
+    /// # Errors
+    /// `INVALID_SAMPLER` for one of another context, or on another device; the library's if the device has no
+    /// such sampler.
+    pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<crosshandle::Sampler> {
+        let (own, context) = self.context.first();
+        let is_near = Arc::ptr_eq(own, destination.device());
+        if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_SAMPLER,
+                "a kernel takes samplers of its queue's context, on its first device",
+            ));
+        }
+        if let Some(sampler) = self.inner.get() {
+            return Ok(sampler.clone());
+        }
+        let sampler = context.create_sampler(&self.state.description())?;
+        Ok(self.inner.get_or_init(|| sampler).clone())
     }
 }
 

@@ -6,7 +6,7 @@ use crate::abi::failure::Failure;
 use crate::abi::{object, unsupported};
 use crate::discovery::{adapter, device, platform};
 use crate::enqueue::{command_buffer, graph};
-use crate::memory::{buffer, physical, usm, virtual_memory};
+use crate::memory::{object as memory_object, physical, usm, virtual_memory};
 use crate::program::kernel;
 use crate::{context, enqueue, event, ipc, program, queue, sampler};
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
@@ -24,7 +24,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     Queue: queue::entry::TABLE,
     QueueExp: graph::queue::TABLE,
     Sampler: sampler::TABLE,
-    Mem: buffer::TABLE,
+    Mem: memory_object::TABLE,
     PhysicalMem: physical::TABLE,
     Enqueue: enqueue::TABLE,
     EnqueueExp: enqueue::EXP_TABLE,

@@ -20,6 +20,14 @@ fn memory_and_events_are_reached_from_another_host() {
         owner.hold(["link", "listen", "127.0.0.1:0", "--token", text(&token)]);
     let token = ["--token", text(&token)];
 
+    // By its name in a file, after an address at which nobody listens.
+    let hosts = user.file("hosts", format!("store 127.0.0.1:1 {address}\n").as_bytes());
+    let named = ["--token", token[1], "--hosts", text(&hosts)];
+    let read = [&["link", "read", "store", &memory], &named[..]].concat();
+    assert!(user.run(read).expect(0).stdout == all);
+    let read = [&["link", "read", "nobody", &memory], &named[..]].concat();
+    user.run(read).expect(1);
+
     let read = [&["link", "read", &address, &memory], &token[..]].concat();
     assert!(user.run(read).expect(0).stdout == all);
     let waits = ["link", "wait", &address, &event, "2", "--timeout", "20s"];

@@ -537,13 +537,29 @@ class RemoteMemory:
     def write_and_signal(self, data: Any, event: RemoteEvent, *, offset: int = 0) -> int:
         """Copies bytes there, then signals an event of the same link, and returns the signal's number."""
     def copy_from(
-        self, source: Memory, *, offset: int = 0, source_offset: int = 0, nbytes: int | None = None
+        self,
+        source: Memory,
+        *,
+        offset: int = 0,
+        source_offset: int = 0,
+        nbytes: int | None = None,
+        queue: Queue | None = None,
+        after: Sequence[Event] = (),
+        signal: Event | None = None,
     ) -> None:
-        """Copies memory of this host there, maybe a GPU's, and returns when that is done."""
+        """Copies memory of this host there, maybe a GPU's: by a queue, or before it returns."""
     def copy_to(
-        self, destination: Memory, *, offset: int = 0, destination_offset: int = 0, nbytes: int | None = None
+        self,
+        destination: Memory,
+        *,
+        offset: int = 0,
+        destination_offset: int = 0,
+        nbytes: int | None = None,
+        queue: Queue | None = None,
+        after: Sequence[Event] = (),
+        signal: Event | None = None,
     ) -> None:
-        """Copies to memory of this host, maybe a GPU's, and returns when that is done."""
+        """Copies to memory of this host, maybe a GPU's: by a queue, or before it returns."""
     def close(self) -> None:
         """Closes it. What is under way goes on."""
 
@@ -573,7 +589,7 @@ class StoreClient:
         """Opens a model."""
     def load(
         self, name: str, files: list[str], *, device: str, options: dict[str, Any], hold: dict[str, Any]
-    ) -> tuple[int, str, bool]:
+    ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
         """Loads files of safetensors, and hands them over."""
     def publish(
         self,
@@ -583,7 +599,7 @@ class StoreClient:
         device: str,
         options: dict[str, Any],
         hold: dict[str, Any],
-    ) -> tuple[int, str, bool]:
+    ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
         """Copies tensors of the host's, and hands them over."""
     def updater(self, name: str) -> StoreUpdater:
         """Opens a model to write its tensors in place."""

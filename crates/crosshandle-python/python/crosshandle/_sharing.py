@@ -177,19 +177,14 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
     `context`, or in the default context of its device. What is read-only opens so that it can be read only;
     `writable=False` opens everything so.
     """
-    # Until its memory is open, a bundle keeps it. Bytes are asked for first: they come over and over.
-    bundle = None if type(data) is builtins.bytes else data if isinstance(data, Bundle) else None
-    if bundle is not None:
-        data = bytes(bundle)
+    # Bytes are asked for first: they come over and over.
+    if type(data) is builtins.bytes and data.startswith(b"xhb"):
+        return _open_bundle(data, context, writable)
+    if isinstance(data, Bundle):
+        # Until its memory is open, a bundle keeps it.
+        return _open_bundle(bytes(data), context, writable)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
-        structure, arrays = _rust.unpack(context, builtins.bytes(data), writable=writable)
-        if structure == "null" and len(arrays) == 1:
-            return arrays[0]
-        rest = iter(arrays)
-        tree = _rearrange(_parse(structure), rest, 0)
-        if next(rest, None) is not None:
-            raise ValueError("the bundle has more arrays than places for them")
-        return tree
+        return _open_bundle(builtins.bytes(data), context, writable)
     if isinstance(data, str) and not data.lstrip().startswith("xh"):
         from . import store
 
@@ -206,6 +201,20 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
         context = default_context() if is_event else _context_of(handle.backend, handle.device_uuid)
         return context.open(handle, writable=writable)
     return context.open(data, writable=writable)
+
+
+def _open_bundle(data: bytes, context: Context | None, writable: bool) -> Any:
+    structure, arrays = _rust.unpack(context, data, writable=writable)
+    if structure == "null" and len(arrays) == 1:
+        return arrays[0]
+    rest = iter(arrays)
+    try:
+        tree = _rearrange(_parse(structure), rest, 0)
+    except StopIteration:
+        raise ValueError("the bundle has fewer arrays than places for them") from None
+    if next(rest, None) is not None:
+        raise ValueError("the bundle has more arrays than places for them")
+    return tree
 
 
 def alloc_empty(shape: int | tuple[int, ...], dtype: Any = "float64", *, device: str = "host") -> Array:
@@ -234,6 +243,10 @@ def _arrange(tree: Any, leaves: list[Any], depth: int = 0) -> Any:
     return None
 
 
+# What is not an array that could be shared, but something that travels by itself.
+_OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
+
+
 def _parse(structure: str) -> Any:
     try:
         return json.loads(structure)
@@ -245,18 +258,19 @@ def _rearrange(structure: Any, arrays: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise ValueError(f"the bundle's tree is deeper than {_MAX_DEPTH}")
     if structure is None:
-        array = next(arrays, None)
-        if array is None:
-            raise ValueError("the bundle has fewer arrays than places for them")
-        return array
+        return next(arrays)
+    # Most parts are arrays, which need no call.
     if isinstance(structure, list):
-        return [_rearrange(part, arrays, depth + 1) for part in structure]
+        return [next(arrays) if part is None else _rearrange(part, arrays, depth + 1) for part in structure]
     if isinstance(structure, dict) and len(structure) == 1:
         (kind, parts), = structure.items()
         if kind == "t" and isinstance(parts, list):
-            return tuple(_rearrange(part, arrays, depth + 1) for part in parts)
+            return tuple([next(arrays) if part is None else _rearrange(part, arrays, depth + 1) for part in parts])
         if kind == "d" and isinstance(parts, dict):
-            return {key: _rearrange(part, arrays, depth + 1) for key, part in parts.items()}
+            return {
+                key: next(arrays) if part is None else _rearrange(part, arrays, depth + 1)
+                for key, part in parts.items()
+            }
     raise ValueError("the bundle's structure has a part that is neither array, list, tuple nor dict")
 
 
@@ -270,7 +284,7 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
             arrays[place] = leaf
         elif isinstance(leaf, Memory):
             arrays[place] = leaf.array()
-        elif isinstance(leaf, (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)):
+        elif isinstance(leaf, _OWN):
             raise TypeError("events, handles and physical memory travel by themselves: send bytes(event.handle())")
         else:
             found = described[place] = _rust.describe(leaf)
@@ -288,9 +302,9 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
                     "crosshandle.alloc_empty, or pass copy=True to share a copy"
                 )
             else:
+                remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
                 raise ValueError(
-                    f"this array's memory cannot be shared ({adopted}): make it with an allocator of crosshandle's, "
-                    "or pass copy=True to share a copy"
+                    f"this array's memory cannot be shared ({adopted}): {remedy}, or pass copy=True to share a copy"
                 ) from adopted
     return [array for array in arrays if array is not None]
 
@@ -298,9 +312,9 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
 def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
     """Adopts arrays of other libraries: for each, the context, and the array or why it cannot be."""
     if device == "sycl":
-        from . import _usm
+        from ._libraries import usm
 
-        return _usm.adopt(group)
+        return usm.adopt(group)
     if device != "cuda":
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group)]

@@ -98,6 +98,10 @@ class Published(NamedTuple):
     """The hash of all of the model, for `expected_hash`."""
     is_safe: bool
     """Whether the holder's successor has it too, so that it outlives the holder."""
+    resumed_bytes: int = 0
+    """Bytes that a load before, which was killed, had brought to their places."""
+    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """How long making the memory took, making staging buffers, and filling the memory, staging buffers included."""
 
 
 class Held(NamedTuple):
@@ -424,6 +428,10 @@ class Store:
         expected_hash: str | None = None,
         threads: int | None = None,
         direct: bool = False,
+        resume: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        staging_bytes: int | None = None,
+        part_bytes: int | None = None,
         progress: Progress | None = None,
         read_token: str | None = None,
         write_token: str | None = None,
@@ -432,9 +440,21 @@ class Store:
         """Loads files of safetensors, or a checkpoint by its index, and hands them over under a name.
 
         `replace` publishes the name's next version: who has the one before open keeps it. `direct` reads past the page
-        cache. `progress` is called with the bytes of each piece and of all, by several threads.
+        cache. With `resume`, a load that is killed leaves what it has brought with the holder, and the next one of the same
+        files under the same name goes on there. `metadata` is added to the files' own. `staging_bytes` and `part_bytes` are
+        how much each of a thread's two staging buffers has, and how much a thread reads at a time. `progress` is called
+        with the bytes of each piece and of all, by several threads.
         """
-        options = {"threads": threads, "direct": direct, "expected_hash": expected_hash, "progress": progress}
+        options = {
+            "threads": threads,
+            "direct": direct,
+            "resume": resume,
+            "expected_hash": expected_hash,
+            "metadata": dict(metadata or {}),
+            "staging_bytes": staging_bytes,
+            "part_bytes": part_bytes,
+            "progress": progress,
+        }
         hold = {"replace": replace, "read_token": read_token, "write_token": write_token, "admin_token": admin_token}
         return Published(*self._store.load(name, _files(files), device=device, options=options, hold=hold))
 
@@ -445,15 +465,20 @@ class Store:
         *,
         device: str = "host",
         replace: bool = False,
+        metadata: Mapping[str, str] | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
         read_token: str | None = None,
         write_token: str | None = None,
         admin_token: str | None = None,
     ) -> Published:
-        """Copies arrays of any library into memory of a device, and hands that over, as `load` does."""
-        described = [_described(key, array, on_host=True) for key, array in tensors.items()]
-        options = {"threads": threads, "progress": progress}
+        """Copies arrays of any library into memory of a device, and hands that over, as `load` does.
+
+        If all arrays are on that device already, it copies them itself; otherwise they go by way of the host.
+        """
+        on_host = not all(_is_on(array, device) for array in tensors.values())
+        described = [_described(key, array, on_host=on_host) for key, array in tensors.items()]
+        options = {"metadata": dict(metadata or {}), "threads": threads, "progress": progress}
         hold = {"replace": replace, "read_token": read_token, "write_token": write_token, "admin_token": admin_token}
         return Published(*self._store.publish(name, described, device=device, options=options, hold=hold))
 
@@ -505,6 +530,18 @@ def _synchronize(device: str) -> None:
     if cupy is not None:
         with cupy.cuda.Device(int(device.rpartition(":")[2] or 0)):
             cupy.cuda.runtime.deviceSynchronize()
+
+
+def _is_on(array: Any, device: str) -> bool:
+    """Whether an array is torch's or CuPy's, on this GPU."""
+    library, _, number = device.partition(":")
+    if library != "cuda":
+        return False
+    where = getattr(array, "device", None)
+    kind = type(array).__module__.partition(".")[0]
+    if kind == "torch":
+        return bool(where.type == "cuda" and where.index == int(number or 0))
+    return kind == "cupy" and bool(where.id == int(number or 0))
 
 
 def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[int], _rust.Foreign]:

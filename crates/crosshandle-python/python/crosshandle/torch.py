@@ -27,7 +27,7 @@ import torch
 from . import _crosshandle as _rust
 from ._crosshandle import Event
 from ._sharing import Bundle, default_context, open, share
-from ._torch_store import load_state_dict as load_state_dict
+from ._libraries.torch_store import load_state_dict as load_state_dict
 
 atexit.register(_rust.stop_freeing)
 

@@ -161,7 +161,7 @@ impl Array {
         }
     }
 
-    /// Calls a function of `crosshandle._usm` with where the array's bytes are.
+    /// Calls a function of `crosshandle._libraries.usm` with where the array's bytes are.
     fn usm<'py>(
         slf: &Bound<'py, Self>,
         function: &str,
@@ -170,7 +170,7 @@ impl Array {
         let py = slf.py();
         let own = slf.get();
         own.wait_ready(py)?;
-        let function = Self::import(py, "crosshandle._usm", function)?;
+        let function = Self::import(py, "crosshandle._libraries.usm", function)?;
         let handle = MemoryHandle(own.memory.handle(own.read_only)?);
         // A layout that was checked has a reach.
         let (before, after) = own.layout.reach().unwrap_or_default();

@@ -7,6 +7,8 @@ use crate::event::Event;
 use crate::handle::{EventHandle, MemoryHandle};
 use crate::interrupt::SLICE;
 use crate::memory::Memory;
+use crate::queue::Queue;
+use crosshandle::Command;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -316,8 +318,14 @@ impl RemoteMemory {
         })?)
     }
 
-    /// Copies memory of this host there, maybe a GPU's, and returns when that is done.
-    #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None))]
+    /// Copies memory of this host there, maybe a GPU's. It waits for the events in `after` and signals `signal` when it
+    /// is done. In a `queue` it is a command like others, and this returns at once; without one it returns when the copy
+    /// is done.
+    #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = Vec::new(), signal = None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "most have defaults and are given by name"
+    )]
     fn copy_from(
         &self,
         py: Python<'_>,
@@ -325,12 +333,20 @@ impl RemoteMemory {
         offset: usize,
         source_offset: usize,
         nbytes: Option<usize>,
+        queue: Option<&Queue>,
+        after: Vec<PyRef<'_, Event>>,
+        signal: Option<&Event>,
     ) -> PyResult<()> {
-        self.copy(py, source, false, offset, source_offset, nbytes)
+        let command = self.copy(source, false, offset, source_offset, nbytes)?;
+        self.submit(py, command, queue, &after, signal)
     }
 
-    /// Copies to memory of this host, maybe a GPU's, and returns when that is done.
-    #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None))]
+    /// Copies to memory of this host, maybe a GPU's. As `copy_from`.
+    #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None, queue = None, after = Vec::new(), signal = None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "most have defaults and are given by name"
+    )]
     fn copy_to(
         &self,
         py: Python<'_>,
@@ -338,8 +354,12 @@ impl RemoteMemory {
         offset: usize,
         destination_offset: usize,
         nbytes: Option<usize>,
+        queue: Option<&Queue>,
+        after: Vec<PyRef<'_, Event>>,
+        signal: Option<&Event>,
     ) -> PyResult<()> {
-        self.copy(py, destination, true, offset, destination_offset, nbytes)
+        let command = self.copy(destination, true, offset, destination_offset, nbytes)?;
+        self.submit(py, command, queue, &after, signal)
     }
 
     /// Closes it. What is under way goes on.
@@ -352,27 +372,53 @@ impl RemoteMemory {
 impl RemoteMemory {
     fn copy(
         &self,
-        py: Python<'_>,
         local: &Memory,
         is_read: bool,
         offset: usize,
         local_offset: usize,
         nbytes: Option<usize>,
-    ) -> PyResult<()> {
+    ) -> PyResult<Command> {
         let (memory, local) = (self.memory.get()?, local.shared()?);
         let rest = memory.len().saturating_sub(offset);
         let nbytes = nbytes.unwrap_or(rest);
         let end = |start: usize| start.saturating_add(nbytes);
-        Ok(detached(py, || {
+        let make = || {
             let own = local.memory.range(local_offset..end(local_offset))?;
             let there = memory.range(offset..end(offset))?;
-            let queue = self.context.create_queue()?;
-            queue.submit(match is_read {
-                true => there.copy_to(own)?,
-                false => there.copy_from(own)?,
-            })?;
-            Ok(queue.finish()?)
-        })?)
+            match is_read {
+                true => there.copy_to(own),
+                false => there.copy_from(own),
+            }
+        };
+        Ok(make().map_err(Failure::from)?)
+    }
+
+    /// Submits to a queue of the caller's, or to one of its own, for which it waits.
+    fn submit(
+        &self,
+        py: Python<'_>,
+        command: Command,
+        queue: Option<&Queue>,
+        after: &[PyRef<'_, Event>],
+        signal: Option<&Event>,
+    ) -> PyResult<()> {
+        let submit = |queue: &Queue| -> Result<()> {
+            let submitted = queue.submit_call(py, command, after, signal);
+            Ok(submitted.map_err(crosshandle_link::Error::from)?)
+        };
+        match queue {
+            Some(queue) => Ok(submit(queue)?),
+            None => {
+                let own = self
+                    .context
+                    .create_queue()
+                    .map_err(crosshandle_link::Error::from)
+                    .map_err(Failure::from)?;
+                let own = Queue::new(own, None);
+                submit(&own)?;
+                own.finish(py, None)
+            }
+        }
     }
 }
 

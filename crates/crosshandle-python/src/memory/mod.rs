@@ -84,30 +84,74 @@ impl SharedMemory {
         context: crosshandle::Context,
         is_recycled: bool,
     ) -> Arc<Self> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let (start, len) = (memory.as_ptr().addr(), memory.len());
         let own = std::process::id();
         let is_opened_here = handle.is_some_and(|handle| handle.exporter_pid() == own);
-        let shared = Arc::new(Self {
+        let shared = Arc::new(Self::numbered(memory, handle, context, is_recycled));
+        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.enter(&mut live, is_opened_here);
+        drop(live);
+        shared
+    }
+
+    /// Does so for many that were opened.
+    fn all_known(
+        memories: Vec<crosshandle::Memory>,
+        handles: &[crosshandle::MemoryHandle],
+        context: &crosshandle::Context,
+    ) -> Vec<Arc<Self>> {
+        // A system call.
+        let own = std::process::id();
+        let opened = |(memory, handle): (_, &crosshandle::MemoryHandle)| {
+            let memory = Arc::new(memory);
+            Arc::new(Self::numbered(
+                memory,
+                Some(*handle),
+                context.clone(),
+                false,
+            ))
+        };
+        let all: Vec<_> = memories.into_iter().zip(handles).map(opened).collect();
+        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        for (shared, handle) in all.iter().zip(handles) {
+            shared.enter(&mut live, handle.exporter_pid() == own);
+        }
+        drop(live);
+        all
+    }
+
+    /// Gives it a number.
+    fn numbered(
+        memory: Arc<crosshandle::Memory>,
+        handle: Option<crosshandle::MemoryHandle>,
+        context: crosshandle::Context,
+        is_recycled: bool,
+    ) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Self {
             memory,
             handle,
             context,
-            live: Some(number),
+            live: Some(NUMBERS.fetch_add(1, Ordering::Relaxed)),
             is_recycled,
-        });
+        }
+    }
+
+    /// Enters it where memory is found by its address.
+    fn enter(self: &Arc<Self>, live: &mut BTreeMap<(usize, u64), Live>, is_opened_here: bool) {
+        let Some(number) = self.live else {
+            return;
+        };
+        let len = self.memory.len();
         LONGEST.fetch_max(len, Ordering::Relaxed);
-        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = Arc::downgrade(&shared);
+        let memory = Arc::downgrade(self);
         live.insert(
-            (start, number),
+            (self.address(), number),
             Live {
                 len,
                 is_opened_here,
                 memory,
             },
         );
-        shared
     }
 
     /// Wraps memory that an allocator uses again and again.
@@ -213,10 +257,7 @@ impl Memory {
             false => crosshandle::Access::ReadOnly,
         };
         let memories = detached(py, || context.open_memories(handles, access))?;
-        let known = |(memory, handle): (_, &crosshandle::MemoryHandle)| {
-            SharedMemory::known(Arc::new(memory), Some(*handle), context.clone(), false)
-        };
-        Ok(memories.into_iter().zip(handles).map(known).collect())
+        Ok(SharedMemory::all_known(memories, handles, context))
     }
 
     fn new(

@@ -9,12 +9,15 @@ pub(crate) use updater::StoreUpdater;
 
 use crate::foreign::{Bytes, Foreign};
 use crate::interrupt;
-use crosshandle::holder::{HeldName, HoldOptions};
-use crosshandle_store::{Error, Hash, LoadOptions, NamedBytes, OpenOptions, Store};
+use crosshandle::holder::{HandedOver, HeldName, HoldOptions};
+use crosshandle_store::{
+    Error, Hash, LoadOptions, LoadTiming, NamedBytes, NamedRange, OpenOptions, Store,
+};
 use error::Result;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,21 @@ pub(crate) struct StoreClient(Store);
 
 /// A tensor of another library: its name, its type as safetensors calls it, its shape, and its bytes.
 type Tensor<'py> = (String, String, Vec<u64>, Bound<'py, Foreign>);
+
+/// The version of a name, the model's hash, whether the holder's successor has it too, the bytes that were there
+/// already, and the seconds that making the memory, making staging buffers, and filling took.
+type Published = (u64, String, bool, u64, (f64, f64, f64));
+
+fn published(held: HandedOver, hash: Hash, timing: LoadTiming, resumed: u64) -> Published {
+    let seconds = [timing.allocation, timing.staging, timing.filling].map(|it| it.as_secs_f64());
+    (
+        held.version,
+        hash.to_string(),
+        held.is_safe,
+        resumed,
+        seconds.into(),
+    )
+}
 
 #[pymethods]
 impl StoreClient {
@@ -82,8 +100,8 @@ impl StoreClient {
         Ok(StoreModel::new(model))
     }
 
-    /// Loads files of safetensors, and hands them over. Returns the version, the hash, and whether the holder's
-    /// successor has it too.
+    /// Loads files of safetensors, and hands them over. Returns the version, the hash, whether the holder's
+    /// successor has it too, and how long the parts took: see `published`.
     #[pyo3(signature = (name, files, *, device, options, hold))]
     fn load(
         &self,
@@ -93,16 +111,22 @@ impl StoreClient {
         device: &str,
         options: &Bound<'_, PyDict>,
         hold: &Bound<'_, PyDict>,
-    ) -> Result<(u64, String, bool)> {
+    ) -> Result<Published> {
+        let resumes = item::<bool>(options, "resume")? == Some(true);
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
-        let (handed_over, hash) = py.detach(|| -> crosshandle_store::Result<_> {
+        Ok(py.detach(|| -> crosshandle_store::Result<_> {
+            if resumes {
+                let loaded = (self.0).load_resumably(device, &files, name, &options, hold)?;
+                let (timing, resumed) = (loaded.timing, loaded.resumed_bytes);
+                return Ok(published(loaded.handed_over, loaded.hash, timing, resumed));
+            }
             let loaded = self.0.load(device, &files, &options)?;
-            Ok((loaded.publish(name, hold)?, loaded.hash()))
-        })?;
-        Ok((handed_over.version, hash.to_string(), handed_over.is_safe))
+            let handed_over = loaded.publish(name, hold)?;
+            Ok(published(handed_over, loaded.hash(), loaded.timing(), 0))
+        })?)
     }
 
-    /// Copies tensors of the host's, and hands them over as `load` does.
+    /// Copies tensors of the host's, or of the device's own, and hands them over as `load` does.
     #[pyo3(signature = (name, tensors, *, device, options, hold))]
     fn publish(
         &self,
@@ -112,26 +136,42 @@ impl StoreClient {
         device: &str,
         options: &Bound<'_, PyDict>,
         hold: &Bound<'_, PyDict>,
-    ) -> Result<(u64, String, bool)> {
+    ) -> Result<Published> {
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
-        let mut named = Vec::with_capacity(tensors.len());
+        let (mut named, mut ranges) = (Vec::new(), Vec::new());
         for (name, dtype, shape, array) in &tensors {
+            let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.clone());
             // SAFETY: the arrays live as long as `tensors`, and whoever publishes them leaves them alone.
             match unsafe { array.get().bytes() } {
                 Some(Bytes::Host(bytes)) => named.push(NamedBytes {
-                    name: name.clone(),
-                    dtype: dtype.clone(),
-                    shape: shape.clone(),
+                    name,
+                    dtype,
+                    shape,
                     bytes,
                 }),
-                _ => return Err(not_plain(name).into()),
+                Some(Bytes::Device(range)) => ranges.push(NamedRange {
+                    name,
+                    dtype,
+                    shape,
+                    range,
+                }),
+                None => return Err(not_plain(&name).into()),
             }
         }
-        let (handed_over, hash) = py.detach(|| -> crosshandle_store::Result<_> {
-            let loaded = self.0.load_tensors(device, named, &options)?;
-            Ok((loaded.publish(name, hold)?, loaded.hash()))
-        })?;
-        Ok((handed_over.version, hash.to_string(), handed_over.is_safe))
+        if !named.is_empty() && !ranges.is_empty() {
+            return Err(PyValueError::new_err(
+                "some arrays are on the host and some on a device: bring all of them to one",
+            )
+            .into());
+        }
+        Ok(py.detach(|| -> crosshandle_store::Result<_> {
+            let loaded = match ranges.is_empty() {
+                true => self.0.load_tensors(device, named, &options)?,
+                false => self.0.copy_tensors(device, ranges, &options)?,
+            };
+            let handed_over = loaded.publish(name, hold)?;
+            Ok(published(handed_over, loaded.hash(), loaded.timing(), 0))
+        })?)
     }
 
     /// Opens a model to write its tensors in place.
@@ -215,6 +255,15 @@ fn load_options(given: &Bound<'_, PyDict>) -> PyResult<LoadOptions> {
     }
     if let Some(is_direct) = item::<bool>(given, "direct")? {
         options = options.direct(is_direct);
+    }
+    if let Some(bytes) = item::<usize>(given, "staging_bytes")? {
+        options = options.staging_bytes(bytes);
+    }
+    if let Some(bytes) = item::<usize>(given, "part_bytes")? {
+        options = options.part_bytes(bytes);
+    }
+    if let Some(texts) = item::<BTreeMap<String, String>>(given, "metadata")? {
+        options = options.metadata(texts);
     }
     if let Some(hash) = item::<String>(given, "expected_hash")? {
         options = options.expecting(hash_of(&hash)?);

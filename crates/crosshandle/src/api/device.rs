@@ -5,7 +5,7 @@ use crate::hal::registry;
 use crate::hal::{Backend, BackendDevice};
 use crate::handle::BackendKind;
 use crate::os::process;
-use crate::types::{DeviceInfo, KernelLimits, NativeObject, NativeRuntime};
+use crate::types::{DeviceInfo, ImageLimits, KernelLimits, NativeObject, NativeRuntime};
 use std::fmt;
 use std::sync::Arc;
 
@@ -77,6 +77,14 @@ impl Device {
     /// [`kernels`](Self::kernels) was called or a program loaded in this process.
     pub fn loaded_kernels(&self) -> Option<&KernelLimits> {
         self.inner.loaded_kernels()
+    }
+
+    /// Returns the limits of images on the device. Looks for what has them as [`kernels`](Self::kernels) does.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no images: its text says why.
+    pub fn images(&self) -> Result<&ImageLimits> {
+        self.inner.images().map_err(Error::Unsupported)
     }
 
     /// Returns the objects of what compiles and runs kernels, for programs that use it too.

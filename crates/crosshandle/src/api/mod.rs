@@ -6,7 +6,7 @@ pub(crate) mod core;
 pub(crate) mod device;
 pub(crate) mod event;
 pub mod holder;
-pub(crate) mod kernel;
+pub(crate) mod image;
 pub(crate) mod memory;
 pub(crate) mod physical;
 pub(crate) mod program;

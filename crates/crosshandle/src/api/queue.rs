@@ -102,6 +102,11 @@ impl Queue {
                     "this graph was made in another context; a queue runs graphs of its own context",
                 ));
             }
+            Work::CopyImage(copy) if !Arc::ptr_eq(&copy.counter, &self.copied) => {
+                return Err(Error::invalid(
+                    "this image was made in another context; a queue copies pixels of its own context's",
+                ));
+            }
             _ if self.backend == BackendKind::Host && !submission.is_on_host => {
                 return Err(Error::Unsupported(
                     "the host cannot access this device's memory directly; copy it with a queue of \
@@ -125,6 +130,12 @@ impl Queue {
         let (bytes, to, from) = match work {
             Work::Copy { to, from, len } => (*len, to, from),
             Work::CopyRect(copy) => (copy.region.bytes(), &copy.to, &copy.from),
+            Work::CopyImage(copy) => {
+                self.copied.fetch_add(copy.bytes as u64, Ordering::Relaxed);
+                let memory = [copy.to.operand(), copy.from.operand()];
+                let memory = memory.into_iter().flatten();
+                return memory.for_each(|memory| Opened::count_copied(memory, copy.bytes));
+            }
             // For the graph's context only: to find each node's memory would cost every run.
             Work::Graph(run) => {
                 self.copied.fetch_add(run.copied, Ordering::Relaxed);

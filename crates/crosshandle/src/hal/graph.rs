@@ -35,6 +35,9 @@ impl RecordedWork {
                  between two runs"
                     .into(),
             )),
+            Work::CopyImage(_) => Err(Error::Unsupported(
+                "copies of pixels cannot be recorded in a graph; submit them between two runs".into(),
+            )),
             // A graph records another one's nodes, so this is an update.
             Work::Graph(_) => Err(Error::Unsupported(
                 "a graph cannot take the place of a node".into(),

@@ -14,6 +14,7 @@
 //! | `Queue` | [`BackendQueue`] |
 //! | `Command` | [`Submission`], which holds [`Work`] and a [`WaitList`] |
 //! | `Program`, `Kernel` | [`LoadedProgram`], [`LoadedKernel`] |
+//! | `Image`, `Sampler` | [`DeviceImage`], [`DeviceSampler`] |
 //! | `ExecutableGraph` | [`GraphNodes`] and, where the driver has graphs, a [`DriverGraph`] |
 //! | `Event` | none: see [Events](#events) |
 //!
@@ -100,6 +101,7 @@ pub(crate) mod common;
 pub(crate) mod cuda;
 mod graph;
 pub(crate) mod host;
+mod image;
 #[cfg(feature = "level-zero")]
 pub(crate) mod level_zero;
 mod native;
@@ -110,6 +112,7 @@ mod wait_list;
 pub(crate) use graph::{
     DriverGraph, GraphNode, GraphNodes, GraphRun, Graphs, PreparedNode, RecordedWork,
 };
+pub(crate) use image::{DeviceImage, DeviceSampler, ImageCopy, ImageSide, Images};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub(crate) use submission::{
     HostFunction, Launch, Operand, Pattern, RectCopy, RowFill, Submission, Work,
@@ -120,8 +123,8 @@ use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{BackendBlob, DriverEvents, Import, Shared};
 use crate::types::{
-    Access, Address, DeviceInfo, KernelArguments, KernelLimits, KernelProperties, MemoryKind,
-    NativeRuntime, Ownership, ProgramImage, ProgramOptions, QueueOrder, SharedBytes,
+    Access, Address, DeviceInfo, ImageLimits, KernelArguments, KernelLimits, KernelProperties,
+    MemoryKind, NativeRuntime, Ownership, ProgramImage, ProgramOptions, QueueOrder, SharedBytes,
 };
 use std::any::Any;
 use std::ffi::CStr;
@@ -169,6 +172,11 @@ pub(crate) trait BackendDevice: Send + Sync {
     /// limits and that is not the driver itself.
     fn kernel_runtime(&self) -> Option<String> {
         None
+    }
+
+    /// Returns the limits of images, or why the device has none. May look for what has them.
+    fn images(&self) -> std::result::Result<&ImageLimits, String> {
+        Err(format!("{} has no images", self.info().name))
     }
 
     /// Makes a context on the device.
@@ -243,6 +251,11 @@ pub(crate) trait BackendContext: Send + Sync {
 
     /// Returns the maker of the driver's graphs, if the backend has one. Otherwise queues replay the nodes.
     fn graphs(&self) -> Option<&dyn Graphs> {
+        None
+    }
+
+    /// Returns the maker of images, if the device's [limits](BackendDevice::images) say that there are any.
+    fn images(&self) -> Option<&dyn Images> {
         None
     }
 

@@ -1,6 +1,6 @@
 //! Submissions: commands, as a backend gets them.
 
-use super::{GraphRun, LoadedKernel, WaitList};
+use super::{GraphRun, ImageCopy, LoadedKernel, WaitList};
 use crate::error::Result;
 use crate::ipc::EventCore;
 use crate::types::{Address, KernelArguments, LaunchShape, Pitches, Region};
@@ -88,6 +88,8 @@ pub(crate) enum Work {
     },
     /// Copies the rows of a region between two rectangles.
     CopyRect(Box<RectCopy>),
+    /// Copies pixels.
+    CopyImage(Box<ImageCopy>),
     /// Repeats a pattern; `len` is a multiple of its length.
     Fill {
         to: Operand,
@@ -117,6 +119,7 @@ impl Work {
             }
             Self::Copy { to, from, .. } => (Some(to), Some(from)),
             Self::CopyRect(copy) => (Some(&copy.to), Some(&copy.from)),
+            Self::CopyImage(copy) => (copy.to.operand(), copy.from.operand()),
             Self::Fill { to, .. } => (Some(to), None),
             Self::Fill2d(fill) => (Some(&fill.to), None),
         };

@@ -136,6 +136,11 @@ pub(super) const MAX_ACCEPTS: usize = 16;
 /// Halved: twice the connections to one that is flooded already. Doubled: that much later in turn.
 pub(super) const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Time for which an importer looks for an answer before it sleeps, where it has other CPUs. Halved: an exporter whose thread
+/// slept takes that long to be awake, and the importer sleeps just before the answer. Doubled: questions to an exporter
+/// that is busy cost that much processor time.
+pub(super) const ANSWER_SPIN: Duration = Duration::from_micros(60);
+
 /// Time after which an importer that waits for an exporter looks whether that one is dead, though its
 /// socket is not. Halved: twice the looks, at three system calls. Doubled: the death of an exporter
 /// whose socket somebody else has is noticed that much later.

@@ -102,6 +102,8 @@ pub(crate) enum ArgumentKind {
     Value,
     /// An address.
     Address,
+    /// An image or a sampler; the bytes are the driver's own object.
+    Object,
     /// A block's own shared memory; the bytes are its length, as a `usize`.
     Local,
 }
@@ -135,6 +137,11 @@ impl KernelArguments {
     /// [`LaunchShape::shared_memory`].
     pub fn local(self, len: usize) -> Self {
         self.part(&len.to_ne_bytes(), ArgumentKind::Local)
+    }
+
+    /// Adds a driver's own object.
+    pub(crate) fn object(self, object: usize) -> Self {
+        self.part(&object.to_ne_bytes(), ArgumentKind::Object)
     }
 
     fn part(mut self, bytes: &[u8], kind: ArgumentKind) -> Self {

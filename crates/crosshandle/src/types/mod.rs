@@ -3,6 +3,7 @@
 mod address;
 pub(crate) mod byte_range;
 mod device_info;
+mod image;
 mod kernel;
 mod memory;
 mod native_object;
@@ -14,17 +15,20 @@ pub(crate) mod report;
 // Copies from and to memory that other threads and processes write at the same time.
 #[allow(unsafe_code)]
 pub(crate) mod shared_bytes;
-pub(crate) mod spirv;
 
 pub(crate) use address::Address;
 pub(crate) use device_info::known;
 pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
+pub use image::{
+    Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
+    ImageLimits, ImagePart, SamplerDescription,
+};
 pub(crate) use kernel::{ArgumentKind, number};
 pub use kernel::{KernelArguments, KernelParameter, KernelProperties, LaunchShape};
 pub use memory::{Access, AllocationOptions, MemoryKind};
 pub use native_object::{DriverAllocation, NativeObject, NativeRuntime, Ownership};
 pub use pod::Pod;
-pub(crate) use program_image::Format;
+pub(crate) use program_image::{Format, spirv};
 pub use program_image::{ProgramImage, ProgramOptions};
 pub use queue_order::QueueOrder;
 pub use rect::{Pitches, Region};

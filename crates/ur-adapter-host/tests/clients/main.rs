@@ -29,6 +29,23 @@ fn run_with_kernels(client: &str, setting: Setting) {
     program.run();
 }
 
+/// Runs the client with images, on the OpenCL runtime beside the stock loader.
+fn run_with_images(setting: Setting) {
+    let runtime = Runtime::find();
+    let mut program = Program::new(&runtime.client("images"), &runtime);
+    program.set(setting);
+    program.variable("IMAGES_SPV", runtime::IMAGES);
+    program.run();
+}
+
+/// Runs the client with images where no OpenCL runtime is found, so that there are none.
+fn run_without_images() {
+    let runtime = Runtime::find();
+    let mut program = Program::new(&runtime.client("images"), &runtime);
+    program.variable("CROSSHANDLE_OPENCL", "");
+    program.run();
+}
+
 /// Runs a client with kernels that SYCL takes on OpenCL's backend alone.
 fn run_as_opencl(client: &str, setting: Setting) {
     let runtime = Runtime::find();
@@ -92,6 +109,7 @@ under_each_setting! {
     memory: |setting| run("memory", setting);
     events: |setting| run("events", setting);
     kernels: |setting| run_with_kernels("kernels", setting);
+    images: run_with_images;
     command_buffers: |setting| run_with_kernels("command_buffers", setting);
     graphs: |setting| run_with_kernels("graphs", setting);
     physical_memory: |setting| run("physical_memory", setting);
@@ -115,6 +133,7 @@ tests! {
     kernel_answers_validated: {
         run_with_kernels("kernel_answers", Setting { validated: true, ..Setting::default() });
     };
+    without_a_runtime_there_are_no_images: run_without_images();
     nothing_leaks: run("leaks", Setting::default());
     freeing_waits_for_commands: run("free", Setting::default());
     what_is_pending_still_runs: run("pending", Setting::default());

@@ -9,6 +9,12 @@ pub(crate) const KERNELS: &str = concat!(
     "/../conformance/kernels/kernels.spv"
 );
 
+/// The suite's kernel on images.
+pub(crate) const IMAGES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../conformance/kernels/images.spv"
+);
+
 /// The stock runtime, as `cargo xtask test` names it, and the adapter that was built with this
 /// test.
 pub(crate) struct Runtime {

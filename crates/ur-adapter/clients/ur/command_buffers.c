@@ -3,6 +3,7 @@
    command buffers keep, the commands on buffers, and the errors. */
 #include "kernels.h"
 #include <pthread.h>
+#include <unistd.h>
 
 enum { COUNT = 1 << 14, BLOCK = COUNT, ROUNDS = 12 };
 
@@ -36,6 +37,16 @@ static ur_exp_command_buffer_handle_t begin(struct runtime *ur, bool updatable, 
   return buffer;
 }
 
+/* Records a copy of `size` bytes that waits for an event at each run, if there is one. */
+static ur_exp_command_buffer_sync_point_t record_copy_after(ur_exp_command_buffer_handle_t buffer,
+                                                            void *to, const void *from, size_t size,
+                                                            ur_event_handle_t event) {
+  ur_exp_command_buffer_sync_point_t point = 0;
+  UR(urCommandBufferAppendUSMMemcpyExp(buffer, to, from, size, 0, NULL, event != NULL,
+                                       event ? &event : NULL, &point, NULL, NULL));
+  return point;
+}
+
 /* Records a copy of `size` bytes after a sync point, if there is one, and returns its own. */
 static ur_exp_command_buffer_sync_point_t
 record_copy(ur_exp_command_buffer_handle_t buffer, void *to, const void *from, size_t size,
@@ -61,13 +72,14 @@ static int second(void) {
   ur_event_handle_t swapped = open_event(&ur, hear_bytes(PARENT));
   char *spare = (char *)allocate(&ur, BLOCK);
   ur_exp_command_buffer_handle_t swap = begin(&ur, false, false);
-  ur_exp_command_buffer_sync_point_t point = record_copy(swap, spare, memory, BLOCK, NULL);
+  /* The first command waits for the other process, at each run for its latest signal. */
+  ur_exp_command_buffer_sync_point_t point = record_copy_after(swap, spare, memory, BLOCK, rotated);
   point = record_copy(swap, memory, memory + BLOCK, BLOCK, &point);
   record_copy(swap, memory + BLOCK, spare, BLOCK, &point);
   UR(urCommandBufferFinalizeExp(swap));
   char token;
   while (hear_or_end(PARENT, &token, 1)) {
-    run_between(&ur, swap, rotated, swapped);
+    run_between(&ur, swap, NULL, swapped);
     say(PARENT, &token, 1);
   }
   UR(urQueueFinish(ur.queue));
@@ -399,6 +411,95 @@ static void update_in_threads(struct runtime *ur) {
   unload(&kernels);
 }
 
+static void read_gate(void *of) {
+  char byte;
+  if (read(*(int *)of, &byte, 1) != 1)
+    fail("the gate was not opened");
+}
+
+static bool is_complete(ur_event_handle_t event) {
+  ur_event_status_t status;
+  UR(urEventGetInfo(event, UR_EVENT_INFO_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL));
+  return status == UR_EVENT_STATUS_COMPLETE;
+}
+
+static void record_fill(ur_exp_command_buffer_handle_t buffer, void *memory, uint32_t value,
+                        ur_event_handle_t after, ur_event_handle_t *event,
+                        ur_exp_command_buffer_command_handle_t *command) {
+  UR(urCommandBufferAppendUSMFillExp(buffer, memory, &value, sizeof value, BLOCK, 0, NULL, after != NULL,
+                                     after ? &after : NULL, NULL, event, command));
+}
+
+/* Commands inside wait for events and signal some, which updates replace. */
+static void wait_and_signal_inside(struct runtime *ur) {
+  int gate[2];
+  EXPECT(pipe(gate) == 0);
+  char *memory = (char *)allocate(ur, 3 * BLOCK);
+  ur_queue_properties_t properties = {UR_STRUCTURE_TYPE_QUEUE_PROPERTIES, NULL,
+                                      UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE};
+  ur_queue_handle_t queue = NULL;
+  UR(urQueueCreate(ur->context, ur->device, &properties, &queue));
+  ur_event_handle_t opened = NULL, first = NULL, next = NULL, done = NULL, old = NULL;
+  ur_exp_command_buffer_handle_t buffer = begin(ur, true, true);
+  ur_exp_command_buffer_command_handle_t filled = NULL, copied = NULL, plain = NULL;
+  UR(urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)read_gate, &gate[0], NULL, 0, NULL,
+                          &opened));
+  record_fill(buffer, memory, 1, NULL, &first, &plain);
+  record_fill(buffer, memory + BLOCK, 2, opened, &next, &filled);
+  UR(urCommandBufferAppendUSMMemcpyExp(buffer, memory + 2 * BLOCK, memory + BLOCK, BLOCK, 0, NULL, 1,
+                                       &next, NULL, NULL, &copied));
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urCommandBufferUpdateSignalEventExp(filled, &old));
+  UR(urCommandBufferFinalizeExp(buffer));
+  EXPECT(is_complete(first) && is_complete(next));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &done));
+  UR(urEventWait(1, &first));
+  EXPECT(!is_complete(next) && !is_complete(done));
+  EXPECT(write(gate[1], "o", 1) == 1);
+  UR(urEventWait(1, &next));
+  UR(urEventWait(1, &done));
+  EXPECT(holds(ur, memory, BLOCK / 4, 1) && holds(ur, memory + BLOCK, BLOCK / 2, 2));
+  /* Another event to wait for, and another one to signal. */
+  ur_event_handle_t again = NULL, changed = NULL, two[2];
+  UR(urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)read_gate, &gate[0], NULL, 0, NULL,
+                          &again));
+  two[0] = two[1] = again;
+  ANSWERS(UR_RESULT_ERROR_INVALID_EVENT_WAIT_LIST, urCommandBufferUpdateWaitEventsExp(filled, 2, two));
+  ANSWERS(UR_RESULT_ERROR_INVALID_EVENT_WAIT_LIST, urCommandBufferUpdateWaitEventsExp(filled, 0, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_EVENT_WAIT_LIST, urCommandBufferUpdateWaitEventsExp(plain, 1, two));
+  ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urCommandBufferUpdateSignalEventExp(copied, &old));
+  UR(urCommandBufferUpdateWaitEventsExp(filled, 1, &again));
+  UR(urCommandBufferUpdateSignalEventExp(filled, &changed));
+  UR(urCommandBufferUpdateWaitEventsExp(copied, 1, &changed));
+  UR(urEventRelease(done));
+  /* In the first queue again: what waits in the other one may hold up what is behind it there. */
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &done));
+  UR(urEventWait(1, &first));
+  EXPECT(is_complete(next) && !is_complete(changed) && !is_complete(done));
+  EXPECT(write(gate[1], "o", 1) == 1);
+  UR(urEventWait(1, &done));
+  EXPECT(is_complete(changed));
+  /* A graph takes no events in its middle. */
+  ur_exp_graph_handle_t graph = NULL;
+  UR(urQueueBeginGraphCaptureExp(queue));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED,
+          urEnqueueCommandBufferExp(queue, buffer, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(queue, &graph));
+  /* Many runs, each of which comes after the one before. */
+  for (int run = 0; run < 50; run++)
+    UR(urEnqueueCommandBufferExp(run % 2 ? queue : ur->queue, buffer, 0, NULL, NULL));
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urQueueFinish(queue));
+  UR(urQueueFinish(ur->queue));
+  EXPECT(holds(ur, memory + 2 * BLOCK, BLOCK / 4, 2));
+  ur_event_handle_t events[] = {opened, first, next, done, again, changed};
+  for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+    UR(urEventRelease(events[i]));
+  UR(urQueueRelease(queue));
+  UR(urUSMFree(ur->context, memory));
+  close(gate[0]);
+  close(gate[1]);
+}
+
 static void answer_errors(struct runtime *ur) {
   char *memory = (char *)allocate(ur, 64);
   ur_exp_command_buffer_handle_t buffer = begin(ur, false, false);
@@ -416,9 +517,6 @@ static void answer_errors(struct runtime *ur) {
           urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 32, 0, NULL, 0, NULL, NULL,
                                             NULL, &command));
   ur_event_handle_t event = NULL;
-  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
-          urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 32, 0, NULL, 0, NULL, NULL,
-                                            &event, NULL));
   UR(urCommandBufferFinalizeExp(buffer));
   ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION, urCommandBufferFinalizeExp(buffer));
   ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
@@ -438,10 +536,11 @@ int main(int count, char **words) {
     return second();
   struct runtime ur = start_runtime();
   EXPECT(supports(&ur, UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP));
-  EXPECT(!supports(&ur, UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP));
+  EXPECT(supports(&ur, UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP));
   compute_in_turns(&ur);
   run_in_several_queues(&ur);
   record_buffer_commands(&ur);
+  wait_and_signal_inside(&ur);
   /* Where kernels run, a test says which. */
   if (getenv("KERNELS_PTX") != NULL) {
     update_launches(&ur);

@@ -1,42 +1,11 @@
 /* Two processes compute on memory that they share: one fills device memory with a kernel and
    signals, the other's queue waits, computes further, and signals back. Then the other things that
    kernels use, and releases before a command's turn. */
+#include "events.h"
 #include "kernels.h"
 #include <semaphore.h>
 
 enum { COUNT = 1 << 20, ROUNDS = 20 };
-
-static ur_event_handle_t shared_event(struct runtime *ur) {
-  ur_exp_event_desc_t description = {UR_STRUCTURE_TYPE_EXP_EVENT_DESC, NULL, UR_EXP_EVENT_FLAG_IPC_EXP};
-  ur_event_handle_t event = NULL;
-  UR(urEventCreateExp(ur->context, ur->device, &description, &event));
-  return event;
-}
-
-static struct bytes share_event(struct runtime *ur, ur_event_handle_t event) {
-  void *data = NULL;
-  size_t size = 0;
-  UR(urIPCGetEventHandleExp(event, &data, &size));
-  struct bytes bytes = bytes_of(data, size);
-  UR(urIPCPutEventHandleExp(ur->context, data));
-  return bytes;
-}
-
-static ur_event_handle_t open_event(struct runtime *ur, struct bytes handle) {
-  ur_event_handle_t event = NULL;
-  UR(urIPCOpenEventHandleExp(ur->context, handle.data, handle.size, &event));
-  return event;
-}
-
-/* Signals an event after all commands that the queue was given. */
-static void signal_event(struct runtime *ur, ur_event_handle_t event) {
-  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &event));
-}
-
-/* Lets the queue wait for an event's latest signal. */
-static void wait_for(struct runtime *ur, ur_event_handle_t event) {
-  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 1, &event, NULL));
-}
 
 /* The second process: multiplies the numbers that the first one wrote. */
 static int second(void) {

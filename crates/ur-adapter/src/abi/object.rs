@@ -120,17 +120,45 @@ impl<T> Deref for Shared<T> {
     }
 }
 
+/// What a handle of an entry point refers to: an object, or one of the kinds of an object.
+pub(crate) trait Referent {
+    /// UR's type for what is behind the handle.
+    type Handle;
+    /// The reference that bodies get.
+    type Reference<'a>;
+
+    /// Returns what is behind a handle.
+    ///
+    /// # Errors
+    /// `INVALID_NULL_HANDLE`; the object's own result for one of another kind.
+    ///
+    /// # Safety
+    /// As [`Shared::from_handle`].
+    unsafe fn behind<'a>(handle: *mut Self::Handle) -> Result<Self::Reference<'a>>;
+}
+
+impl<T: Object> Referent for T {
+    type Handle = T::Opaque;
+    type Reference<'a> = &'a Shared<T>;
+
+    #[inline]
+    unsafe fn behind<'a>(handle: *mut T::Opaque) -> Result<&'a Shared<T>> {
+        // SAFETY: as promised to this function.
+        unsafe { Shared::from_handle(handle) }
+    }
+}
+
 /// An argument of an entry point: a handle.
 pub(crate) struct Handle<T>(PhantomData<T>);
 
-impl<T: Object> Argument for Handle<T> {
-    type C = *mut T::Opaque;
-    type Value<'a> = &'a Shared<T>;
+impl<T: Referent> Argument for Handle<T> {
+    type C = *mut T::Handle;
+    type Value<'a> = T::Reference<'a>;
 
     #[inline]
-    unsafe fn read(handle: Self::C, _call: &Call) -> Result<&Shared<T>> {
+    unsafe fn read<'a>(handle: Self::C, _call: &'a Call) -> Result<T::Reference<'a>> {
         // SAFETY: as promised to this function.
-        unsafe { Shared::from_handle(handle) }
+        unsafe { T::behind(handle) }
     }
 }
 

@@ -18,11 +18,11 @@ impl Reason for HostPipes {
     const TEXT: &str = "kernels of this adapter have no pipes to the host";
 }
 
-/// Why there are no images.
-pub(crate) struct Images;
+/// Why there are no bindless images.
+pub(crate) struct BindlessImages;
 
-impl Reason for Images {
-    const TEXT: &str = "this adapter's devices have no images";
+impl Reason for BindlessImages {
+    const TEXT: &str = "this adapter has no bindless images; `urMemImageCreate` makes others";
 }
 
 /// Why an adapter runs no kernels.
@@ -43,29 +43,29 @@ impl Reason for IntermediateLanguages {
 /// The table of bindless images.
 pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
     ur_bindless_images_exp_dditable_t {
-        pfnUnsampledImageHandleDestroyExp: Stub::<Images>::STUB,
-        pfnSampledImageHandleDestroyExp: Stub::<Images>::STUB,
-        pfnImageAllocateExp: Stub::<Images>::STUB,
-        pfnImageFreeExp: Stub::<Images>::STUB,
-        pfnUnsampledImageCreateExp: Stub::<Images>::STUB,
-        pfnSampledImageCreateExp: Stub::<Images>::STUB,
-        pfnImageCopyExp: Stub::<Images>::STUB,
-        pfnImageGetInfoExp: Stub::<Images>::STUB,
-        pfnGetImageMemoryHandleTypeSupportExp: Stub::<Images>::STUB,
-        pfnGetImageUnsampledHandleSupportExp: Stub::<Images>::STUB,
-        pfnGetImageSampledHandleSupportExp: Stub::<Images>::STUB,
-        pfnMipmapGetLevelExp: Stub::<Images>::STUB,
-        pfnMipmapFreeExp: Stub::<Images>::STUB,
-        pfnImportExternalMemoryExp: Stub::<Images>::STUB,
-        pfnMapExternalArrayExp: Stub::<Images>::STUB,
-        pfnMapExternalLinearMemoryExp: Stub::<Images>::STUB,
-        pfnReleaseExternalMemoryExp: Stub::<Images>::STUB,
-        pfnFreeMappedLinearMemoryExp: Stub::<Images>::STUB,
-        pfnSupportsImportingHandleTypeExp: Stub::<Images>::STUB,
-        pfnImportExternalSemaphoreExp: Stub::<Images>::STUB,
-        pfnReleaseExternalSemaphoreExp: Stub::<Images>::STUB,
-        pfnWaitExternalSemaphoreExp: Stub::<Images>::STUB,
-        pfnSignalExternalSemaphoreExp: Stub::<Images>::STUB,
+        pfnUnsampledImageHandleDestroyExp: Stub::<BindlessImages>::STUB,
+        pfnSampledImageHandleDestroyExp: Stub::<BindlessImages>::STUB,
+        pfnImageAllocateExp: Stub::<BindlessImages>::STUB,
+        pfnImageFreeExp: Stub::<BindlessImages>::STUB,
+        pfnUnsampledImageCreateExp: Stub::<BindlessImages>::STUB,
+        pfnSampledImageCreateExp: Stub::<BindlessImages>::STUB,
+        pfnImageCopyExp: Stub::<BindlessImages>::STUB,
+        pfnImageGetInfoExp: Stub::<BindlessImages>::STUB,
+        pfnGetImageMemoryHandleTypeSupportExp: Stub::<BindlessImages>::STUB,
+        pfnGetImageUnsampledHandleSupportExp: Stub::<BindlessImages>::STUB,
+        pfnGetImageSampledHandleSupportExp: Stub::<BindlessImages>::STUB,
+        pfnMipmapGetLevelExp: Stub::<BindlessImages>::STUB,
+        pfnMipmapFreeExp: Stub::<BindlessImages>::STUB,
+        pfnImportExternalMemoryExp: Stub::<BindlessImages>::STUB,
+        pfnMapExternalArrayExp: Stub::<BindlessImages>::STUB,
+        pfnMapExternalLinearMemoryExp: Stub::<BindlessImages>::STUB,
+        pfnReleaseExternalMemoryExp: Stub::<BindlessImages>::STUB,
+        pfnFreeMappedLinearMemoryExp: Stub::<BindlessImages>::STUB,
+        pfnSupportsImportingHandleTypeExp: Stub::<BindlessImages>::STUB,
+        pfnImportExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
+        pfnReleaseExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
+        pfnWaitExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
+        pfnSignalExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
     };
 
 /// The table of exports of memory.

@@ -6,6 +6,7 @@ pub(crate) mod buffer;
 pub(crate) mod command_buffer;
 pub(crate) mod graph;
 mod host;
+pub(crate) mod image;
 pub(crate) mod kernel;
 mod order;
 mod submission;
@@ -16,7 +17,7 @@ mod variable;
 pub(crate) use submission::{Submission, WaitList};
 
 use crate::abi::stub::Stub;
-use crate::abi::unsupported::{HostPipes, Images};
+use crate::abi::unsupported::HostPipes;
 use graph::executable;
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
@@ -31,9 +32,9 @@ pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
     pfnMemBufferCopy: Some(buffer::copy),
     pfnMemBufferCopyRect: Some(buffer::copy_rect),
     pfnMemBufferFill: Some(buffer::fill),
-    pfnMemImageRead: Stub::<Images>::STUB,
-    pfnMemImageWrite: Stub::<Images>::STUB,
-    pfnMemImageCopy: Stub::<Images>::STUB,
+    pfnMemImageRead: Some(image::read),
+    pfnMemImageWrite: Some(image::write),
+    pfnMemImageCopy: Some(image::copy),
     pfnMemBufferMap: Some(buffer::map),
     pfnMemUnmap: Some(buffer::unmap),
     pfnUSMFill: Some(usm::fill),

@@ -270,6 +270,40 @@ impl<'a> Submission<'a> {
         self.submit(kind, last.after(&step), false)
     }
 
+    /// Submits the parts of a run, one after the other and after the latest run whatever order the queue keeps, as if
+    /// they were one command. Each can signal an event of its own.
+    pub(super) fn submit_parts(
+        self,
+        kind: ur_command_t,
+        parts: Vec<(Command, Option<crosshandle::Event>)>,
+        latest: &mut Option<crosshandle::Event>,
+    ) -> Result<()> {
+        let step = self.create_event()?;
+        let queue = self.queue.inner();
+        for (index, (mut command, signal)) in parts.into_iter().enumerate() {
+            if index == 0 {
+                command = self.ordered(command)?;
+            }
+            // An error of the latest run is no reason not to begin this one.
+            if let Some(before) = latest.as_ref()
+                && (index > 0 || matches!(before.try_wait(), Ok(false)))
+            {
+                command = command.after(before);
+            }
+            let signal = signal.unwrap_or_else(|| step.clone());
+            queue.submit(command.signal(&signal))?;
+            *latest = Some(signal);
+        }
+        let done = self.create_event()?;
+        let mut end = Command::marker();
+        if let Some(before) = latest.as_ref() {
+            end = end.after(before);
+        }
+        queue.submit(end.signal(&done))?;
+        *latest = Some(done.clone());
+        self.give(kind, done)
+    }
+
     /// Returns a new event for one command.
     pub(super) fn create_event(&self) -> Result<crosshandle::Event> {
         let options = EventOptions::new()

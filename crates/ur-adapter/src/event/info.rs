@@ -51,7 +51,9 @@ impl Event {
     fn queue(&self) -> ur_queue_handle_t {
         match self.origin() {
             Origin::Command { queue, .. } | Origin::Captured { queue, .. } => queue.handle(),
-            Origin::Reusable(_) | Origin::Opened | Origin::Native => ptr::null_mut(),
+            Origin::Recorded(_) | Origin::Reusable(_) | Origin::Opened | Origin::Native => {
+                ptr::null_mut()
+            }
         }
     }
 
@@ -59,6 +61,7 @@ impl Event {
     fn command(&self) -> ur_command_t {
         match self.origin() {
             Origin::Command { command, .. } | Origin::Captured { command, .. } => *command,
+            Origin::Recorded(command) => *command,
             Origin::Reusable(_) | Origin::Opened => {
                 ur_command_t::UR_COMMAND_EVENTS_WAIT_WITH_BARRIER
             }

@@ -44,6 +44,8 @@ pub(crate) enum Origin {
         command: ur_command_t,
         node: CapturedNode,
     },
+    /// A command of a command buffer, which signals it at each run.
+    Recorded(ur_command_t),
     /// `urEventCreateExp`: commands signal it again and again.
     Reusable(Kind),
     /// A handle of an event of another process, or of this one.

@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Read past the page cache, for storage that is faster than that
     #[arg(long)]
     direct: bool,
+    /// Go on where a load of the same files under the name was when it was killed
+    #[arg(long)]
+    resume: bool,
     /// The name's token, to replace what needs one
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
@@ -129,20 +132,30 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         hold = hold.admin_token(token);
     }
     let begin = Instant::now();
-    let loaded = store.load(&args.device, &args.files, &options)?;
+    let (handed_over, manifest, hash, resumed) = if args.resume {
+        let loaded = store.load_resumably(&args.device, &args.files, &args.name, &options, hold)?;
+        let resumed = loaded.resumed_bytes;
+        (loaded.handed_over, loaded.manifest, loaded.hash, resumed)
+    } else {
+        let loaded = store.load(&args.device, &args.files, &options)?;
+        let handed_over = loaded.publish(&args.name, hold)?;
+        (handed_over, loaded.manifest().clone(), loaded.hash(), 0)
+    };
     drop(options);
     let took = begin.elapsed();
-    let handed_over = loaded.publish(&args.name, hold)?;
-    let len = loaded.manifest().bytes;
+    let len = manifest.bytes;
+    let resumed = match resumed {
+        0 => String::new(),
+        resumed => format!(", of which {} were there", bytes(resumed)),
+    };
     output::line(format_args!(
-        "{} version {}: {} tensors, {} in {:.2} s ({:.1} GB/s), hash {}",
+        "{} version {}: {} tensors, {}{resumed} in {:.2} s ({:.1} GB/s), hash {hash}",
         args.name,
         handed_over.version,
-        loaded.manifest().tensors.len(),
+        manifest.tensors.len(),
         bytes(len),
         took.as_secs_f64(),
         len as f64 / took.as_secs_f64() / 1e9,
-        loaded.hash()
     ))?;
     if !handed_over.is_safe {
         settings.log("the holder has no successor: what it holds ends with it");

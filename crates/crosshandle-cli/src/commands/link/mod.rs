@@ -11,7 +11,9 @@ use crate::settings::Settings;
 use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::parse_duration;
 use crosshandle::{Context, Device};
-use crosshandle_link::{Certificates, Data, Error, Identity, Link, LinkOptions, Listener, Token};
+use crosshandle_link::{
+    Certificates, Data, Error, HostDirectory, Identity, Link, LinkOptions, Listener, Token,
+};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +39,7 @@ pub(crate) enum Command {
     },
     /// Write the bytes of another host's memory to standard output
     Read {
-        /// The address at which the other host listens
+        /// The address at which the other host listens, or its name in the file of --hosts
         address: String,
         /// Handle of the memory, or `-` for the first line of standard input
         handle: String,
@@ -46,7 +48,7 @@ pub(crate) enum Command {
     },
     /// Signal another host's event, and print the signal's number
     Signal {
-        /// The address at which the other host listens
+        /// The address at which the other host listens, or its name in the file of --hosts
         address: String,
         /// Handle of the event, or `-` for the first line of standard input
         handle: String,
@@ -55,7 +57,7 @@ pub(crate) enum Command {
     },
     /// Wait for a signal of another host's event
     Wait {
-        /// The address at which the other host listens
+        /// The address at which the other host listens, or its name in the file of --hosts
         address: String,
         /// Handle of the event, or `-` for the first line of standard input
         handle: String,
@@ -94,6 +96,9 @@ pub(crate) struct Options {
     /// Move memory by UCX, over this network interface alone, instead of over TLS
     #[arg(long, value_name = "INTERFACE")]
     ucx: Option<String>,
+    /// A file whose lines have the names of hosts and the addresses at which they listen
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
     /// How long nothing may be heard from the other side before the link ends
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     keep_alive: Duration,
@@ -133,9 +138,17 @@ impl Options {
         }
     }
 
-    fn connect(&self, address: &str, settings: &Settings) -> Result<Link> {
-        let context = host(settings)?;
-        Link::connect(address, &context, &self.to_link()?).map_err(failed)
+    /// Links with a host, which is given by its name in the file of hosts or by its address.
+    fn connect(&self, host: &str, context: &Context) -> Result<Link> {
+        let options = self.to_link()?;
+        let Some(hosts) = self.hosts.as_ref().map(HostDirectory::new) else {
+            return Link::connect(host, context, &options).map_err(failed);
+        };
+        match hosts.addresses(host).map_err(failed)? {
+            None if host.contains(':') => Link::connect(host, context, &options),
+            _ => hosts.connect(host, context, &options),
+        }
+        .map_err(failed)
     }
 }
 
@@ -167,7 +180,7 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
             options,
         } => {
             let handle = handle_text(handle)?.parse()?;
-            let link = options.connect(address, settings)?;
+            let link = options.connect(address, &host(settings)?)?;
             let memory = link.open_memory_read_only(&handle).map_err(failed)?;
             let mut output = io::stdout().lock();
             let mut bytes = vec![0; FILE_CHUNK_BYTES.min(memory.len())];
@@ -186,7 +199,7 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
             options,
         } => {
             let handle = handle_text(handle)?.parse()?;
-            let link = options.connect(address, settings)?;
+            let link = options.connect(address, &host(settings)?)?;
             let event = link.open_event(&handle).map_err(failed)?;
             output::line(event.signal().map_err(failed)?)
         }
@@ -198,7 +211,7 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
             options,
         } => {
             let handle = handle_text(handle)?.parse()?;
-            let link = options.connect(address, settings)?;
+            let link = options.connect(address, &host(settings)?)?;
             let event = link.open_event(&handle).map_err(failed)?;
             match timeout {
                 None => event.mirror().wait_value(*value),

@@ -9,7 +9,7 @@ use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::bytes;
 use crosshandle::HolderFault;
 use crosshandle::holder::HoldOptions;
-use crosshandle_link::{Link, RemoteMemory};
+use crosshandle_link::RemoteMemory;
 use crosshandle_store::{Hash, LoadOptions, Manifest, Store};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ const MANIFEST: &str = "manifest";
 pub(crate) struct Args {
     /// The model's name at the other host
     name: String,
-    /// The address at which the other host listens, with `link listen --names`
+    /// The address at which the other host listens, with `link listen --names`, or its name in the file of --hosts
     #[arg(long, value_name = "ADDRESS")]
     from: String,
     /// The name that it gets here [default: the same]
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         )));
     }
     let context = super::host(settings)?;
-    let link = Link::connect(&*args.from, &context, &args.options.to_link()?).map_err(failed)?;
+    let link = args.options.connect(&args.from, &context)?;
     let begin = Instant::now();
     let remote = link.open_name(&args.name).map_err(failed)?;
     let part = |role: &str| {

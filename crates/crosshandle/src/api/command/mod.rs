@@ -3,8 +3,8 @@
 pub(crate) mod graph;
 
 use crate::api::event::Event;
-use crate::api::kernel::Kernel;
 use crate::api::memory::MemoryRange;
+use crate::api::program::kernel::Kernel;
 use crate::error::{Error, Result};
 use crate::hal::{Pattern, RectCopy, RowFill, Submission, WaitPoint, Work};
 use crate::types::{KernelArguments, LaunchShape};
@@ -37,7 +37,7 @@ impl Command {
 
     /// Makes a command that uses memory; the host can access all of it if `is_on_host`.
     #[inline]
-    fn with_memory(work: Work, is_on_host: bool) -> Self {
+    pub(crate) fn with_memory(work: Work, is_on_host: bool) -> Self {
         let mut command = Self::new(work);
         command.submission.is_on_host = is_on_host;
         command

@@ -13,6 +13,7 @@ use crate::api::command::graph::Graph;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
+use crate::api::image::{Image, Sampler};
 use crate::api::memory::{Buffer, Memory, MemoryPool, MemoryPoolOptions};
 use crate::api::physical::PhysicalMemory;
 use crate::api::program::Program;
@@ -25,7 +26,8 @@ use crate::observe;
 use crate::os::process;
 use crate::threads::driver_jobs;
 use crate::types::{
-    Access, AllocationOptions, MemoryKind, Pod, ProgramImage, ProgramOptions, QueueOrder,
+    Access, AllocationOptions, ImageDescription, MemoryKind, Pod, ProgramImage, ProgramOptions,
+    QueueOrder, SamplerDescription,
 };
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -243,8 +245,10 @@ impl Context {
     /// # Errors
     /// As [`open_memory`](Self::open_memory), for the first handle that cannot be opened; then none is.
     pub fn open_memories(&self, handles: &[MemoryHandle], access: Access) -> Result<Vec<Memory>> {
-        let fields: Vec<_> = handles.iter().map(MemoryHandle::fields).collect();
-        let _mapped = self.core().map_ahead(&fields, access);
+        let _mapped = (handles.len() > 1).then(|| {
+            let fields: Vec<_> = handles.iter().map(MemoryHandle::fields).collect();
+            self.core().map_ahead(&fields, access)
+        });
         let open = |handle| match access {
             Access::ReadWrite => self.open_memory(handle),
             Access::ReadOnly => self.open_memory_read_only(handle),
@@ -394,6 +398,25 @@ impl Context {
     /// Makes a graph without commands, to record some.
     pub fn create_graph(&self) -> Graph {
         Graph::new(self.core())
+    }
+
+    /// Creates an image, whose pixels are arbitrary.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no images
+    /// ([`Device::images`](crate::Device::images)), or none of this format;
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that it does not have; limits of
+    /// the driver.
+    pub fn create_image(&self, description: &ImageDescription) -> Result<Image> {
+        Image::create(self.core(), description)
+    }
+
+    /// Creates a sampler.
+    ///
+    /// # Errors
+    /// As [`create_image`](Self::create_image).
+    pub fn create_sampler(&self, description: &SamplerDescription) -> Result<Sampler> {
+        Sampler::create(self.core(), description)
     }
 
     /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).

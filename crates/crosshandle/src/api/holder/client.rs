@@ -252,14 +252,48 @@ impl Holder {
             parts: told,
             request: new_request()?,
         };
+        let handed_over = self.hold(hold)?;
+        for (_, memory) in parts {
+            memory.note_handed_over();
+        }
+        Ok(handed_over)
+    }
+
+    /// Has the holder keep what it answered with ([`open_to_write`](Self::open_to_write)) under another name, too. Both
+    /// names are for the same memory, which stays as long as one of them does.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if handles for writing are missing; [`Error::Stale`] or [`Error::Holder`] if the
+    /// memory is held no more, or has one writer at a time; as [`hand_over`](Self::hand_over).
+    pub fn hold_as(&self, held: &HeldName, name: &str, options: HoldOptions) -> Result<HandedOver> {
+        let part = |part: &HeldPart| {
+            let missing = "the answer to `open_to_write` is needed, which has handles for writing";
+            let (Some(handle), Some(read_only)) = (part.handle, part.read_only) else {
+                return Err(Error::invalid(missing));
+            };
+            Ok(Part {
+                role: part.role.clone(),
+                device: part.device.clone(),
+                kind: part.kind,
+                bytes: part.bytes,
+                handle: Some(handle.to_string()),
+                read_only: read_only.to_string(),
+            })
+        };
+        self.hold(Hold {
+            name: name.to_owned(),
+            label: options.label,
+            replaces: options.replaces,
+            tokens: options.tokens,
+            parts: held.parts.iter().map(part).collect::<Result<_>>()?,
+            request: new_request()?,
+        })
+    }
+
+    fn hold(&self, hold: Hold) -> Result<HandedOver> {
         hold.check()?;
         match self.ask(Question::Hold(hold))? {
-            Answer::HandedOver { version, is_safe } => {
-                for (_, memory) in parts {
-                    memory.note_handed_over();
-                }
-                Ok(HandedOver { version, is_safe })
-            }
+            Answer::HandedOver { version, is_safe } => Ok(HandedOver { version, is_safe }),
             _ => Err(senseless()),
         }
     }

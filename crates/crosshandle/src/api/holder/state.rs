@@ -73,13 +73,6 @@ impl Name {
     /// Makes the name that a program has asked for, in the place of the one that it has now.
     pub(super) fn new(hold: Hold, before: Option<&Self>, owner: u32, created_unix_s: u64) -> Self {
         let kept = before.filter(|_| !hold.tokens.has_some());
-        let is_in_both = |handle: &MemoryHandle| {
-            let parts = hold.parts.iter().filter_map(|part| part.handles().ok());
-            let mut reads = parts.map(|(_, reads)| reads);
-            reads.any(|read_only| read_only == *handle)
-        };
-        let has_same = before.is_some_and(|before| before.handles().any(|it| is_in_both(&it)));
-        let same = before.filter(|_| has_same);
         Self {
             name: hold.name,
             version: before.map_or(1, |before| before.version + 1),
@@ -93,7 +86,7 @@ impl Name {
             // As a rule it is other memory, which nobody has claimed; readers go on counting.
             epoch: before.map_or(0, |before| before.epoch),
             writer: None,
-            earlier: same.map_or_else(Vec::new, |before| before.earlier.clone()),
+            earlier: Vec::new(),
             claiming: Weak::new(),
         }
     }
@@ -111,6 +104,20 @@ impl Name {
             self.earlier.push(writer);
         }
         is_new
+    }
+
+    /// Keeps those that may write another name's memory, if that is this one's too. Returns whether some were not known.
+    pub(super) fn add_earlier_of(&mut self, other: &Self) -> bool {
+        let keys: Vec<RecordKey> = self.handles().map(|handle| key_of(&handle)).collect();
+        let shares = |handle: MemoryHandle| keys.contains(&key_of(&handle));
+        if !other.handles().any(shares) {
+            return false;
+        }
+        let known = self.earlier.len();
+        for writer in &other.earlier {
+            self.add_earlier(writer.clone());
+        }
+        self.earlier.len() > known
     }
 
     /// Returns whether somebody is looked into who will be its writer.
@@ -304,8 +311,11 @@ impl Holdings {
     }
 
     /// Answers for a record under another key from now on, under all names that need it. Returns the
-    /// record's handle.
+    /// record's handle; `None` if there is no such record, or another one has the key.
     pub(super) fn rekey(&mut self, before: &MemoryHandle, key: Key) -> Option<MemoryHandle> {
+        if self.records.contains_key(key.as_bytes()) {
+            return None;
+        }
         let mut record = self.records.remove(&key_of(before))?;
         let fields = before.fields();
         let handle = MemoryHandle::new(&Fields { key, ..fields });
@@ -347,6 +357,23 @@ impl Holdings {
         for key in Vec::from_iter(unnamed.map(|(key, _)| *key)) {
             self.remove_record(&key);
         }
+    }
+
+    /// Has a name know who may write its memory, as far as other names of that do.
+    pub(super) fn share_earlier(&self, name: &mut Name) {
+        for other in self.names.values() {
+            name.add_earlier_of(other);
+        }
+    }
+
+    /// Has the other names of a name's memory know who may write it, before that is gone. Returns those that did not.
+    pub(super) fn spread_earlier(&mut self, name: &str) -> Vec<Name> {
+        let Some(gone) = self.names.get(name).cloned() else {
+            return Vec::new();
+        };
+        let others = self.names.values_mut().filter(|other| other.name != name);
+        let changed = others.filter_map(|other| other.add_earlier_of(&gone).then(|| other.clone()));
+        changed.collect()
     }
 
     /// Puts a name, whose records are here, in the place of what has it. Returns the records that no name
@@ -495,6 +522,8 @@ mod tests {
             .rekey(&before, Key::from_bytes([8; 16]))
             .expect("held");
         assert_eq!(after.fields().record, 3);
+        // Nor to one that another record has.
+        assert_eq!(holdings.rekey(&after, Key::from_bytes([2; 16])), None);
         assert!(
             holdings.records().contains_key(&[8; 16]) && !holdings.records().contains_key(&[1; 16])
         );

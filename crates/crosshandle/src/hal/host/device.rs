@@ -2,16 +2,18 @@
 
 use super::info;
 use super::memory::{HostRange, HostSegment, PhysicalFile};
-use super::program::{self, HostPrograms};
+use super::program::{self, HostImages, HostPrograms};
 use super::queue::HostQueue;
 use crate::error::Result;
 use crate::hal::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Programs, Segment,
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Images, Programs, Segment,
 };
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{Import, Shared};
 use crate::os::mapping::page_size;
-use crate::types::{Access, DeviceInfo, KernelLimits, MemoryKind, NativeRuntime, QueueOrder};
+use crate::types::{
+    Access, DeviceInfo, ImageLimits, KernelLimits, MemoryKind, NativeRuntime, QueueOrder,
+};
 use std::sync::Arc;
 
 /// The host's memory and threads.
@@ -62,6 +64,10 @@ impl BackendDevice for HostDevice {
         program::description()
     }
 
+    fn images(&self) -> std::result::Result<&ImageLimits, String> {
+        program::image_limits()
+    }
+
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
         Ok(Arc::new(HostContext))
     }
@@ -104,6 +110,10 @@ impl BackendContext for HostContext {
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
         Ok(Box::new(HostQueue::new(order)))
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(&HostImages)
     }
 
     fn programs(&self) -> Option<&dyn Programs> {

@@ -30,7 +30,9 @@ fn bytes(work: &Work) -> Option<usize> {
         Work::Copy { len, .. } | Work::Fill { len, .. } => Some(*len),
         Work::CopyRect(copy) => Some(copy.region.bytes()),
         Work::Fill2d(fill) => Some(fill.width.saturating_mul(fill.rows)),
-        Work::Call(_) | Work::Native(_) | Work::Launch(_) | Work::Graph(_) => None,
+        Work::Call(_) | Work::Native(_) | Work::Launch(_) | Work::CopyImage(_) | Work::Graph(_) => {
+            None
+        }
     }
 }
 
@@ -55,6 +57,7 @@ fn run_repeatable(work: &Work, launcher: &Launcher) -> Result<()> {
             works.try_for_each(|work| run_repeatable(work, launcher))
         }
         Work::Launch(launch) => launcher.run(launch),
+        Work::CopyImage(copy) => launcher.copy_image(copy),
         Work::Copy { to, from, len } => {
             copy(to, 0, from, 0, *len);
             Ok(())

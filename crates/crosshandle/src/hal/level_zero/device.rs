@@ -8,12 +8,12 @@ use super::queue::{self, Drain, QueueCommon};
 use super::tuning::{DEVICE_SEGMENT_BYTES, HOST_SEGMENT_BYTES};
 use crate::error::Result;
 use crate::hal::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, NativeContext,
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Images, NativeContext,
     NativeDevice, Programs, Segment,
 };
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{DriverEvents, Import, Shared};
-use crate::types::{Access, DeviceInfo, KernelLimits, MemoryKind, QueueOrder};
+use crate::types::{Access, DeviceInfo, ImageLimits, KernelLimits, MemoryKind, QueueOrder};
 use std::sync::Arc;
 
 /// The devices of all Level Zero drivers.
@@ -62,6 +62,10 @@ impl BackendDevice for Gpu {
 
     fn kernels(&self) -> std::result::Result<&KernelLimits, String> {
         Gpu::kernels(self).map_err(str::to_owned)
+    }
+
+    fn images(&self) -> std::result::Result<&ImageLimits, String> {
+        Gpu::images(self).map_err(str::to_owned)
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
@@ -178,6 +182,10 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn native(&self) -> Option<&dyn NativeContext> {
+        Some(self)
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
         Some(self)
     }
 

@@ -2,10 +2,9 @@
 
 use super::driver::{DeviceHandle, Driver};
 use super::info::{self, Details};
-use super::kernel_limits;
 use crate::error::{Error, Result};
 use crate::handle::DeviceUuid;
-use crate::types::{DeviceInfo, KernelLimits};
+use crate::types::{DeviceInfo, ImageLimits, KernelLimits};
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_result_t};
 use std::sync::{Arc, OnceLock};
 
@@ -33,6 +32,8 @@ pub(super) struct Gpu {
     details: Details,
     /// The limits of kernels, or why there are none, once that was asked for.
     kernels: OnceLock<std::result::Result<KernelLimits, String>>,
+    /// The limits of images, or why there are none, once that was asked for.
+    images: OnceLock<std::result::Result<ImageLimits, String>>,
     /// Other devices whose memory this one can map, once that was asked for.
     peers: OnceLock<Vec<DeviceUuid>>,
 }
@@ -46,6 +47,7 @@ impl Gpu {
             info,
             details,
             kernels: OnceLock::new(),
+            images: OnceLock::new(),
             peers: OnceLock::new(),
         })
     }
@@ -71,9 +73,16 @@ impl Gpu {
 
     /// Returns the limits of kernels, or why there are none. Asks the driver with the first call.
     pub(super) fn kernels(&self) -> std::result::Result<&KernelLimits, &str> {
-        let describe = || kernel_limits::describe(self.driver, self.handle, &self.details);
+        let describe = || info::kernels::describe(self.driver, self.handle, &self.details);
         let kernels = self.kernels.get_or_init(describe).as_ref();
         kernels.map_err(|reason| &**reason)
+    }
+
+    /// Returns the limits of images, or why there are none. Asks the driver with the first call.
+    pub(super) fn images(&self) -> std::result::Result<&ImageLimits, &str> {
+        let describe = || info::images::describe(self.driver, self.handle);
+        let images = self.images.get_or_init(describe).as_ref();
+        images.map_err(|reason| &**reason)
     }
 
     /// Returns the group of queues that lists are created on.

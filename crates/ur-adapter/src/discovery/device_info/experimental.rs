@@ -5,6 +5,7 @@ use crate::abi::description;
 use crate::discovery::Device;
 use crosshandle::handle::BackendKind;
 use unified_runtime_sys::{
+    UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_EVENTS,
     UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_OFFSET,
     UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_SIZE,
     UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_ARGUMENTS,
@@ -13,8 +14,9 @@ use unified_runtime_sys::{
     ur_device_type_t,
 };
 
-/// What of a recorded launch can be updated: all but events.
-const UPDATES: u32 = UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_ARGUMENTS
+/// What of recorded commands can be updated.
+const UPDATES: u32 = UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_EVENTS
+    | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_ARGUMENTS
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_LOCAL_WORK_SIZE
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_SIZE
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_OFFSET
@@ -43,14 +45,14 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
 
         // Where the driver's graphs are what runs, there must be some.
         name::UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP => {
             let is_cuda = description::get().backend == BackendKind::Cuda;
             Truth(!is_cuda || capabilities.native_graphs)
         }
 
-        // Commands in a command buffer have no events.
-        name::UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
+        // There are no native commands in command buffers.
+        name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
         // Features of kernels and programs.
         | name::UR_DEVICE_INFO_CLOCK_SUB_GROUP_SUPPORT_EXP

@@ -1,12 +1,61 @@
-//! Answers about images, which no device of this adapter has.
+//! Answers about images. What has them is looked for only when that is asked.
 
 use super::Answer::{self, Size, Truth, U32};
+use crate::discovery::Device;
+use crosshandle::ImageLimits;
 use unified_runtime_sys::ur_device_info_t as name;
 
-pub(super) fn answer(asked: name) -> Option<Answer<'static>> {
+pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
+    // Without images all limits are 0.
+    let Some(without) = without_images(asked) else {
+        return bindless(asked);
+    };
+    let limits = device.inner().images().ok();
+    Some(limits.map_or(without, |limits| with_images(limits, asked)))
+}
+
+/// Returns the answer of a device without images to a question about them.
+fn without_images(asked: name) -> Option<Answer<'static>> {
     Some(match asked {
-        name::UR_DEVICE_INFO_IMAGE_SUPPORT
-        | name::UR_DEVICE_INFO_IMAGE_SRGB
+        name::UR_DEVICE_INFO_IMAGE_SUPPORT => Truth(false),
+        name::UR_DEVICE_INFO_MAX_READ_IMAGE_ARGS
+        | name::UR_DEVICE_INFO_MAX_WRITE_IMAGE_ARGS
+        | name::UR_DEVICE_INFO_MAX_READ_WRITE_IMAGE_ARGS
+        | name::UR_DEVICE_INFO_MAX_SAMPLERS => U32(0),
+        name::UR_DEVICE_INFO_IMAGE2D_MAX_WIDTH
+        | name::UR_DEVICE_INFO_IMAGE2D_MAX_HEIGHT
+        | name::UR_DEVICE_INFO_IMAGE3D_MAX_WIDTH
+        | name::UR_DEVICE_INFO_IMAGE3D_MAX_HEIGHT
+        | name::UR_DEVICE_INFO_IMAGE3D_MAX_DEPTH
+        | name::UR_DEVICE_INFO_IMAGE_MAX_BUFFER_SIZE
+        | name::UR_DEVICE_INFO_IMAGE_MAX_ARRAY_SIZE => Size(0),
+        _ => return None,
+    })
+}
+
+/// Returns the answer of a device with images to a question that has one without.
+fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
+    match asked {
+        name::UR_DEVICE_INFO_MAX_READ_IMAGE_ARGS => U32(limits.read_arguments),
+        name::UR_DEVICE_INFO_MAX_WRITE_IMAGE_ARGS => U32(limits.write_arguments),
+        name::UR_DEVICE_INFO_MAX_READ_WRITE_IMAGE_ARGS => U32(limits.read_write_arguments),
+        name::UR_DEVICE_INFO_MAX_SAMPLERS => U32(limits.samplers),
+        name::UR_DEVICE_INFO_IMAGE2D_MAX_WIDTH => Size(limits.size_2d[0]),
+        name::UR_DEVICE_INFO_IMAGE2D_MAX_HEIGHT => Size(limits.size_2d[1]),
+        name::UR_DEVICE_INFO_IMAGE3D_MAX_WIDTH => Size(limits.size_3d[0]),
+        name::UR_DEVICE_INFO_IMAGE3D_MAX_HEIGHT => Size(limits.size_3d[1]),
+        name::UR_DEVICE_INFO_IMAGE3D_MAX_DEPTH => Size(limits.size_3d[2]),
+        // Images that are made of a buffer: the specification has no call that makes one.
+        name::UR_DEVICE_INFO_IMAGE_MAX_BUFFER_SIZE => Size(limits.size_1d),
+        name::UR_DEVICE_INFO_IMAGE_MAX_ARRAY_SIZE => Size(limits.layers),
+        _ => Truth(true),
+    }
+}
+
+/// Returns the answers about bindless images, which no device of this adapter has.
+fn bindless(asked: name) -> Option<Answer<'static>> {
+    Some(match asked {
+        name::UR_DEVICE_INFO_IMAGE_SRGB
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_SHARED_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_1D_USM_SUPPORT_EXP
@@ -29,21 +78,10 @@ pub(super) fn answer(asked: name) -> Option<Answer<'static>> {
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLE_2D_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_GATHER_SUPPORT_EXP => Truth(false),
 
-        name::UR_DEVICE_INFO_MAX_READ_IMAGE_ARGS
-        | name::UR_DEVICE_INFO_MAX_WRITE_IMAGE_ARGS
-        | name::UR_DEVICE_INFO_MAX_READ_WRITE_IMAGE_ARGS
-        | name::UR_DEVICE_INFO_MAX_SAMPLERS
-        | name::UR_DEVICE_INFO_IMAGE_PITCH_ALIGN_EXP
+        name::UR_DEVICE_INFO_IMAGE_PITCH_ALIGN_EXP
         | name::UR_DEVICE_INFO_MIPMAP_MAX_ANISOTROPY_EXP => U32(0),
 
-        name::UR_DEVICE_INFO_IMAGE2D_MAX_WIDTH
-        | name::UR_DEVICE_INFO_IMAGE2D_MAX_HEIGHT
-        | name::UR_DEVICE_INFO_IMAGE3D_MAX_WIDTH
-        | name::UR_DEVICE_INFO_IMAGE3D_MAX_HEIGHT
-        | name::UR_DEVICE_INFO_IMAGE3D_MAX_DEPTH
-        | name::UR_DEVICE_INFO_IMAGE_MAX_BUFFER_SIZE
-        | name::UR_DEVICE_INFO_IMAGE_MAX_ARRAY_SIZE
-        | name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_WIDTH_EXP
+        name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_WIDTH_EXP
         | name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_HEIGHT_EXP
         | name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_PITCH_EXP => Size(0),
         _ => return None,

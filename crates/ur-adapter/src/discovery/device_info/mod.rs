@@ -69,7 +69,7 @@ pub(super) fn answer(device: &Shared<Device>, name: ur_device_info_t) -> Result<
         .or_else(|| limits::answer(device, name))
         .or_else(|| memory::answer(device, name))
         .or_else(|| capabilities::answer(device, name))
-        .or_else(|| images::answer(name))
+        .or_else(|| images::answer(device, name))
         .or_else(|| experimental::answer(device, name))
         .ok_or(Failure::ENUMERATION)
 }

@@ -4,7 +4,7 @@ mod mapping;
 mod rect;
 
 pub(super) use mapping::{map, unmap};
-pub(super) use rect::{copy_rect, read_rect, write_rect};
+pub(super) use rect::{Side, copy_rect, read_rect, write_rect};
 pub(crate) use rect::{copy_rect_command, read_rect_command, write_rect_command};
 
 use super::submission::{Submission, WaitList};

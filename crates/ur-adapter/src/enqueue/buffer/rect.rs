@@ -15,7 +15,7 @@ use unified_runtime_sys::{
 };
 
 /// The place of a rectangle in a buffer or in memory of the user's.
-struct Side {
+pub(crate) struct Side {
     /// Bytes before the first one, and from there to the last one.
     start: usize,
     span: usize,
@@ -24,7 +24,7 @@ struct Side {
 
 impl Side {
     /// Returns the place; `None` for what the specification excludes and for more than can be counted.
-    fn new(
+    pub(crate) fn new(
         origin: ur_rect_offset_t,
         region: Region,
         row_pitch: usize,
@@ -50,6 +50,10 @@ impl Side {
         })
     }
 
+    pub(crate) fn pitches(&self) -> Pitches {
+        self.pitches
+    }
+
     /// Returns the rectangle's range of a buffer.
     fn in_buffer(&self, buffer: &Buffer, destination: &dyn Destination) -> Result<MemoryRange> {
         buffer.range(destination, self.start, self.span)
@@ -59,7 +63,7 @@ impl Side {
     ///
     /// # Safety
     /// As [`user_memory`], for the rectangle alone.
-    unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
+    pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         not_null(pointer)?;
         // SAFETY: as promised to this function.
         unsafe { user_memory(pointer.wrapping_byte_add(self.start), self.span) }

@@ -2,7 +2,7 @@
 
 use crate::abi::boundary::{Argument2, Call, OutPointer, list};
 use crate::abi::failure::{Failure, Result};
-use crate::abi::object::HandleList;
+use crate::abi::object::{HandleList, Ref};
 use crate::event::Event;
 use unified_runtime_sys::{
     ur_event_handle_t, ur_exp_command_buffer_command_handle_t, ur_exp_command_buffer_sync_point_t,
@@ -14,30 +14,33 @@ pub(super) struct Appended<'a> {
     pub(super) after: &'a [ur_exp_command_buffer_sync_point_t],
     pub(super) sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
     pub(super) command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
+    /// The events that the command waits for at each run.
+    pub(super) waits: Vec<Ref<Event>>,
+    /// The event that the command signals at each run.
+    pub(super) event: Option<OutPointer<'a, ur_event_handle_t>>,
 }
 
 impl<'a> Appended<'a> {
     /// Begins a call.
     ///
     /// # Errors
-    /// `UNSUPPORTED_FEATURE` for events: commands inside wait for none and signal none.
+    /// `GRAPH_INTERNAL_EVENT` for an event that was captured.
     pub(super) fn new(
         after: &'a [ur_exp_command_buffer_sync_point_t],
         waits: &HandleList<'_, Event>,
         sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
-        event: &Option<OutPointer<'_, ur_event_handle_t>>,
+        event: Option<OutPointer<'a, ur_event_handle_t>>,
         command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
     ) -> Result<Self> {
-        if !waits.is_empty() || event.is_some() {
-            return Err(Failure::unsupported(
-                "commands in a command buffer wait for no events and signal none; let \
-                 urEnqueueCommandBufferExp do that",
-            ));
-        }
+        let waits = waits
+            .iter()
+            .map(|event| event.inner().map(|_| event.to_ref()));
         Ok(Self {
             after,
             sync_point,
             command,
+            waits: waits.collect::<Result<_>>()?,
+            event,
         })
     }
 }
@@ -82,10 +85,10 @@ macro_rules! appends {
                 >,
             ) {
                 let appended = $crate::enqueue::command_buffer::appended::Appended::new(
-                    after, &waits, sync_point, &event, command,
+                    after, &waits, sync_point, event, command,
                 )?;
                 let recorded: $crate::abi::failure::Result<::crosshandle::Command> = $body;
-                $buffer.append(recorded?, None, &appended)
+                $buffer.append(recorded?, None, appended)
             }
         )*}
     };

@@ -114,7 +114,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
         command: MaybeOut<ur_exp_command_buffer_command_handle_t>,
     ) {
-        let appended = Appended::new(after, &waits, sync_point, &event, command)?;
+        let appended = Appended::new(after, &waits, sync_point, event, command)?;
         buffer.check_wanted(&appended)?;
         if alternatives.iter().any(|other| ptr::eq(other, kernel)) {
             return Err(Failure::new(
@@ -140,7 +140,7 @@ entry_points! {
         };
         // SAFETY: the caller vouches for what the kernel does, as long as he enqueues the command buffer.
         let command = unsafe { launch.command(buffer) }?;
-        buffer.append(command, Some(launch), &appended)
+        buffer.append(command, Some(launch), appended)
     }
 
     /// Updates all commands, or none.
@@ -177,7 +177,7 @@ entry_points! {
             commands.push((command.node, made));
             changed.push((command, new));
         }
-        _replaced = run.executable().update_all(commands.drain(..))?;
+        _replaced = run.update(commands)?;
         for (command, launch) in &mut changed {
             // The launch of before goes with `changed`.
             if let Some(present) = &mut *command.launch.lock() {
@@ -250,7 +250,7 @@ unsafe fn updated(
     unsafe {
         let buffers = list(update.pNewMemObjArgList, update.numNewMemObjArgs as usize)?;
         for new in buffers {
-            let argument = Argument::of_buffer(buffer, new.hNewMemObjArg)?;
+            let argument = Argument::of_memory(buffer, new.hNewMemObjArg)?;
             set(&mut arguments, new.argIndex, argument)?;
         }
         let pointers = list(update.pNewPointerArgList, update.numNewPointerArgs as usize)?;

@@ -1,12 +1,15 @@
 //! Command buffers: commands that are recorded once, and enqueued as one any number of times.
 //!
 //! - `appended`: what all calls that record have in common.
+//! - `parts`: what is recorded, cut where commands have events, and how it runs.
 //! - `append`, `append_rect`, `launch`: the entry points that record; `launch` also updates.
 
 mod append;
 mod append_rect;
 mod appended;
+mod events;
 mod launch;
+mod parts;
 
 use crate::abi::boundary::{In, MaybeOut, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
@@ -16,16 +19,17 @@ use crate::abi::query::Answer;
 use crate::abi::stub::{Reason, Stub};
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::enqueue::graph::recording::{Recording, Run};
 use crate::enqueue::{Submission, WaitList};
 use crate::memory::buffer::BufferUse;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use appended::Appended;
-use crosshandle::{Command, Node};
+use crosshandle::Command;
+use events::CommandEvents;
 use launch::RecordedLaunch;
+use parts::{PartEvents, PartNode, Parts, Recordings};
 use std::mem::{self, offset_of};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use unified_runtime_sys::{
     ur_command_buffer_exp_dditable_t, ur_command_t, ur_event_handle_t,
     ur_exp_command_buffer_command_handle_t, ur_exp_command_buffer_command_handle_t_,
@@ -48,23 +52,25 @@ pub(crate) struct CommandBuffer {
 
 /// A command, whose handle is good for as long as its command buffer.
 pub(crate) struct RecordedCommand {
-    node: Node,
+    buffer: Weak<Shared<CommandBuffer>>,
+    node: PartNode,
+    events: CommandEvents,
     /// The launch, if it is one: what is not updated stays. No other lock is taken while it is held.
     launch: Lock<Option<RecordedLaunch>>,
 }
 
 struct State {
     phase: Phase,
-    /// The node of each sync point.
-    nodes: Vec<Node>,
+    /// The command of each sync point.
+    points: Vec<PartNode>,
     commands: Vec<Ref<RecordedCommand>>,
 }
 
 enum Phase {
-    Recording(Recording),
+    Recording(Recordings),
     /// A thread makes what runs, and has the recording meanwhile.
     Finalizing,
-    Final(Arc<Run>),
+    Final(Arc<Parts>),
 }
 
 impl Object for CommandBuffer {
@@ -107,6 +113,82 @@ fn not_finalized() -> Failure {
     )
 }
 
+impl RecordedCommand {
+    /// Returns the command buffer.
+    ///
+    /// # Errors
+    /// `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` when that is gone.
+    fn buffer(&self) -> Result<Ref<CommandBuffer>> {
+        self.buffer.upgrade().ok_or_else(|| {
+            Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP)
+        })
+    }
+}
+
+impl Shared<CommandBuffer> {
+    /// Records a command, with the events that it has at each run.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` for a command buffer that is finalized, `INVALID_COMMAND_BUFFER_SYNC_POINT_EXP`.
+    fn append(
+        &self,
+        command: Command,
+        launch: Option<RecordedLaunch>,
+        appended: Appended<'_>,
+    ) -> Result<()> {
+        self.check_wanted(&appended)?;
+        let context = self.context.on(&self.device)?;
+        let wait_count = appended.waits.len();
+        let signal = match &appended.event {
+            Some(_) => Some(self.create_event()?),
+            None => None,
+        };
+        let state = &mut *self.state.lock();
+        let Phase::Recording(recording) = &mut state.phase else {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "this command buffer is finalized: it takes no more commands",
+            ));
+        };
+        let unknown =
+            || Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_EXP);
+        let point_of = |point: &u32| state.points.get(*point as usize).copied();
+        let after: Option<Vec<PartNode>> = appended.after.iter().map(point_of).collect();
+        let mut after = after.ok_or_else(unknown)?;
+        if self.is_in_order {
+            after.extend(state.points.last());
+        }
+        let events = PartEvents {
+            waits: appended.waits,
+            signal: signal.clone(),
+        };
+        let (node, of_part) = recording.add(context, command, &after, events)?;
+        let sync_point = state.points.len() as u32;
+        state.points.push(node);
+        if let Some(wanted) = &appended.command {
+            let command = Shared::new(RecordedCommand {
+                buffer: Arc::downgrade(&self.to_ref()),
+                node,
+                events: CommandEvents {
+                    of_part,
+                    wait_count,
+                    is_signalling: signal.is_some(),
+                },
+                launch: Lock::new(launch),
+            });
+            wanted.put(command.handle())?;
+            state.commands.push(command);
+        }
+        if let (Some(wanted), Some(signal)) = (&appended.event, signal) {
+            wanted.put(self.hand_out(signal))?;
+        }
+        match &appended.sync_point {
+            Some(place) => place.put(sync_point),
+            None => Ok(()),
+        }
+    }
+}
+
 impl CommandBuffer {
     /// Returns the descriptor's bytes: it has gaps, which are zeros here.
     fn descriptor(&self) -> [u8; size_of::<ur_exp_command_buffer_desc_t>()] {
@@ -131,49 +213,6 @@ impl CommandBuffer {
                 "this command buffer was not created for updates",
             )),
             _ => Ok(()),
-        }
-    }
-
-    /// Records a command.
-    ///
-    /// # Errors
-    /// `INVALID_OPERATION` for a command buffer that is finalized, `INVALID_COMMAND_BUFFER_SYNC_POINT_EXP`.
-    fn append(
-        &self,
-        command: Command,
-        launch: Option<RecordedLaunch>,
-        appended: &Appended<'_>,
-    ) -> Result<()> {
-        self.check_wanted(appended)?;
-        let state = &mut *self.state.lock();
-        let Phase::Recording(recording) = &mut state.phase else {
-            return Err(Failure::new(
-                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "this command buffer is finalized: it takes no more commands",
-            ));
-        };
-        let unknown =
-            || Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_EXP);
-        let node_of = |point: &u32| state.nodes.get(*point as usize).copied();
-        let after: Option<Vec<Node>> = appended.after.iter().map(node_of).collect();
-        let mut after = after.ok_or_else(unknown)?;
-        if self.is_in_order {
-            after.extend(state.nodes.last());
-        }
-        let node = recording.add(command, &after)?;
-        let sync_point = state.nodes.len() as u32;
-        state.nodes.push(node);
-        if let Some(place) = &appended.command {
-            let command = Shared::new(RecordedCommand {
-                node,
-                launch: Lock::new(launch),
-            });
-            place.put(command.handle())?;
-            state.commands.push(command);
-        }
-        match &appended.sync_point {
-            Some(place) => place.put(sync_point),
-            None => Ok(()),
         }
     }
 
@@ -203,7 +242,7 @@ impl CommandBuffer {
     ///
     /// # Errors
     /// `INVALID_OPERATION` before the command buffer is finalized.
-    fn run(&self) -> Result<Arc<Run>> {
+    fn run(&self) -> Result<Arc<Parts>> {
         match &self.state.lock().phase {
             Phase::Final(run) => Ok(Arc::clone(run)),
             Phase::Recording(_) | Phase::Finalizing => Err(not_finalized()),
@@ -214,7 +253,7 @@ impl CommandBuffer {
     ///
     /// # Errors
     /// `INVALID_OPERATION` before the command buffer is finalized, or if it was not created for updates.
-    fn updatable(&self) -> Result<Arc<Run>> {
+    fn updatable(&self) -> Result<Arc<Parts>> {
         let run = self.run()?;
         if !self.is_updatable {
             return Err(Failure::new(
@@ -263,8 +302,8 @@ entry_points! {
     ) {
         let inner = context.on(device)?;
         let state = State {
-            phase: Phase::Recording(Recording::new(inner)),
-            nodes: Vec::new(),
+            phase: Phase::Recording(Recordings::new(inner)),
+            points: Vec::new(),
             commands: Vec::new(),
         };
         created.put(Shared::hand_out(Shared::new(CommandBuffer {
@@ -335,13 +374,6 @@ impl Reason for NativeCommands {
          recorded";
 }
 
-/// Why commands have no events.
-struct CommandEvents;
-
-impl Reason for CommandEvents {
-    const TEXT: &str = "commands in a command buffer wait for no events and signal none";
-}
-
 /// The table of command buffers.
 pub(crate) const TABLE: ur_command_buffer_exp_dditable_t = ur_command_buffer_exp_dditable_t {
     pfnCreateExp: Some(create),
@@ -363,8 +395,8 @@ pub(crate) const TABLE: ur_command_buffer_exp_dditable_t = ur_command_buffer_exp
     pfnAppendUSMAdviseExp: Some(append::usm_advise),
     pfnAppendNativeCommandExp: Stub::<NativeCommands>::STUB,
     pfnUpdateKernelLaunchExp: Some(launch::update),
-    pfnUpdateSignalEventExp: Stub::<CommandEvents>::STUB,
-    pfnUpdateWaitEventsExp: Stub::<CommandEvents>::STUB,
+    pfnUpdateSignalEventExp: Some(events::update_signal),
+    pfnUpdateWaitEventsExp: Some(events::update_waits),
     pfnGetInfoExp: Some(get_info),
     pfnGetNativeHandleExp: Stub::<NativeBuffers>::STUB,
 };

@@ -83,11 +83,16 @@ impl Run {
         &self.executable
     }
 
+    /// Tells the buffers where a run is submitted to.
+    pub(crate) fn note_uses(&self, submission: &Submission<'_>) {
+        for buffer in self.uses.lock().clone() {
+            buffer.by(submission);
+        }
+    }
+
     /// Submits a run, or records it in the capture of its queue.
     pub(crate) fn submit(&self, submission: Submission<'_>, kind: ur_command_t) -> Result<()> {
-        for buffer in self.uses.lock().clone() {
-            buffer.by(&submission);
-        }
+        self.note_uses(&submission);
         if let Some(capture) = submission.capture() {
             capture.wait_for(self.waits.iter().cloned())?;
             return submission.submit(kind, self.executable.command(), false);

@@ -7,18 +7,14 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+use super::object::MemoryObject;
 use crate::abi::boundary::{In, MaybeIn, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
-use crate::abi::object::{Handle, MaybeHandle, Object, Ref, Shared, release, retain};
-use crate::abi::query::Answer;
-use crate::abi::stub::Stub;
-use crate::abi::unsupported::Images;
+use crate::abi::object::{Handle, Ref};
 use crate::context::Context;
-use crate::discovery::Device;
 use crate::queue::destination::Destination;
 use crosshandle::MemoryRange;
 use mapping::Mappings;
-use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 pub(crate) use storage::{BufferUse, RecordedUse};
@@ -27,8 +23,7 @@ use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_READ_ONLY,
     UR_MEM_FLAG_READ_WRITE, UR_MEM_FLAG_USE_HOST_POINTER, UR_MEM_FLAG_WRITE_ONLY,
     UR_MEM_FLAGS_MASK, ur_buffer_create_type_t, ur_buffer_properties_t, ur_buffer_region_t,
-    ur_image_info_t, ur_mem_dditable_t, ur_mem_flags_t, ur_mem_handle_t, ur_mem_handle_t_,
-    ur_mem_info_t, ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
+    ur_mem_flags_t, ur_mem_handle_t, ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
 };
 
 /// Flags that say what kernels may do with a buffer; a buffer has one at most.
@@ -53,10 +48,6 @@ pub(crate) struct Buffer {
     mappings: Mappings,
 }
 
-impl Object for Buffer {
-    type Opaque = ur_mem_handle_t_;
-}
-
 impl Buffer {
     /// Returns a buffer of all of a storage.
     fn new(context: Ref<Context>, storage: Arc<Storage>, kernel_access: ur_mem_flags_t) -> Self {
@@ -69,6 +60,20 @@ impl Buffer {
             is_part: false,
             mappings: Mappings::default(),
         }
+    }
+
+    pub(super) fn context(&self) -> &Ref<Context> {
+        &self.context
+    }
+
+    /// Returns the length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the native handle.
+    pub(super) fn native_handle(&self) -> ur_native_handle_t {
+        native::handle(&self.storage, self.offset)
     }
 
     /// Returns a range of the buffer, for a command. It keeps the memory.
@@ -117,7 +122,7 @@ impl Buffer {
 }
 
 entry_points! {
-    fn create(
+    pub(super) fn create(
         context: Handle<Context>,
         flags: ur_mem_flags_t,
         size: usize,
@@ -135,10 +140,10 @@ entry_points! {
         // SAFETY: the caller keeps the memory behind the pointer valid as its flags demand.
         let storage = unsafe { Storage::create(inner, size, flags, pointer, is_direct) }?;
         let buffer = Buffer::new(context.to_ref(), storage, flags & KERNEL_ACCESS);
-        created.put(Shared::hand_out(Shared::new(buffer)))
+        created.put(MemoryObject::Buffer(buffer).hand_out())
     }
 
-    fn partition(
+    pub(super) fn partition(
         parent: Handle<Buffer>,
         flags: ur_mem_flags_t,
         kind: ur_buffer_create_type_t,
@@ -149,47 +154,10 @@ entry_points! {
             return Err(Failure::ENUMERATION);
         }
         let part = parent.part(flags, region)?;
-        created.put(Shared::hand_out(Shared::new(part)))
+        created.put(MemoryObject::Buffer(part).hand_out())
     }
 
-    fn get_info(
-        buffer: Handle<Buffer>,
-        name: ur_mem_info_t,
-        query(size, value, size_ret): Answer,
-    ) {
-        match name {
-            ur_mem_info_t::UR_MEM_INFO_SIZE => query.value(buffer.len),
-            ur_mem_info_t::UR_MEM_INFO_CONTEXT => query.value(buffer.context.handle()),
-            ur_mem_info_t::UR_MEM_INFO_REFERENCE_COUNT => query.value(buffer.references()),
-            _ => Err(Failure::ENUMERATION),
-        }
-    }
-
-    fn get_image_info(
-        buffer: Handle<Buffer>,
-        name: ur_image_info_t,
-        size: usize,
-        value: *mut c_void,
-        size_ret: *mut usize,
-    ) {
-        Err(Failure::new(
-            ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-            "this memory object is a buffer, not an image",
-        ))
-    }
-
-    fn get_native_handle(
-        buffer: Handle<Buffer>,
-        device: MaybeHandle<Device>,
-        native: Out<ur_native_handle_t>,
-    ) {
-        if let Some(device) = device {
-            buffer.context.on(device)?;
-        }
-        native.put(native::handle(&buffer.storage, buffer.offset))
-    }
-
-    fn create_with_native_handle(
+    pub(super) fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
         properties: MaybeIn<ur_mem_native_properties_t>,
@@ -203,7 +171,7 @@ entry_points! {
             len: storage.len() - offset,
             ..Buffer::new(context.to_ref(), storage, 0)
         };
-        created.put(Shared::hand_out(Shared::new(buffer)))
+        created.put(MemoryObject::Buffer(buffer).hand_out())
     }
 }
 
@@ -211,7 +179,7 @@ entry_points! {
 ///
 /// # Errors
 /// `INVALID_ENUMERATION`, `INVALID_HOST_PTR`, `INVALID_VALUE`.
-fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()> {
+pub(super) fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()> {
     if flags & UR_MEM_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
     }
@@ -274,17 +242,3 @@ impl Buffer {
         })
     }
 }
-
-/// The buffers' table.
-pub(crate) const TABLE: ur_mem_dditable_t = ur_mem_dditable_t {
-    pfnImageCreate: Stub::<Images>::STUB,
-    pfnBufferCreate: Some(create),
-    pfnRetain: Some(retain::<Buffer>),
-    pfnRelease: Some(release::<Buffer>),
-    pfnBufferPartition: Some(partition),
-    pfnGetNativeHandle: Some(get_native_handle),
-    pfnBufferCreateWithNativeHandle: Some(create_with_native_handle),
-    pfnImageCreateWithNativeHandle: Stub::<Images>::STUB,
-    pfnGetInfo: Some(get_info),
-    pfnImageGetInfo: Some(get_image_info),
-};

@@ -1,9 +1,10 @@
 //! Tests of buffers on a device whose memory the host cannot access, for which the host device stands.
 //! All else is tested by clients.
 
-use super::{Buffer, Storage, TABLE, late};
-use crate::abi::object::Shared;
+use super::{Buffer, Storage, late};
+use crate::abi::object::Referent;
 use crate::enqueue;
+use crate::memory::object::{MemoryObject, TABLE};
 use crate::memory::usm::{self, Request, allocate};
 use crate::testing::{Scene, check};
 use crosshandle::MemoryKind;
@@ -30,7 +31,7 @@ impl Scene {
         // SAFETY: the tests keep the memory.
         let storage = unsafe { Storage::create(inner, LEN, flags, pointer, false) };
         let (context, storage) = (context.to_ref(), storage.expect("memory"));
-        Shared::hand_out(Shared::new(Buffer::new(context, storage, 0)))
+        MemoryObject::Buffer(Buffer::new(context, storage, 0)).hand_out()
     }
 
     fn write(&self, buffer: ur_mem_handle_t, bytes: &[u8; LEN], is_blocking: bool) {
@@ -232,7 +233,7 @@ fn queues_tell_when_they_are_done_with_a_buffer() {
     }
     drop((dropped, idle));
     // SAFETY: the handle is alive.
-    let storage = unsafe { Shared::<Buffer>::from_handle(buffer) }.map(|buffer| &buffer.storage);
+    let storage = unsafe { Buffer::behind(buffer) }.map(|buffer| &buffer.storage);
     let storage = storage.expect("a buffer");
     let (say, hear) = mpsc::channel();
     // The last clone of the function goes with the last queue.

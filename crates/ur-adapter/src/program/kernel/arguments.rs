@@ -6,8 +6,9 @@
 use crate::abi::boundary::list;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Shared;
-use crate::memory::buffer::Buffer;
+use crate::memory::object::MemoryObject;
 use crate::queue::destination::Destination;
+use crate::sampler::Sampler;
 use crate::tuning::{LARGEST_VECTOR_BYTES, MAX_KERNEL_ARGUMENTS};
 use crosshandle::{KernelArguments, KernelParameter, MemoryRange};
 use std::borrow::Cow;
@@ -26,6 +27,10 @@ pub(crate) enum Argument<'a> {
     Address(usize),
     /// Memory that is kept until the kernel is done.
     Memory(MemoryRange),
+    /// An image that is kept until the kernel is done.
+    Image(crosshandle::Image),
+    /// A sampler that is kept until the kernel is done.
+    Sampler(crosshandle::Sampler),
     /// Bytes of a work-group's local memory.
     Local(usize),
 }
@@ -87,13 +92,12 @@ unsafe fn read_one<'a>(
                 Argument::of_pointer(destination, argument.value.pointer)
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_MEM_OBJ => {
-                Argument::of_buffer(destination, argument.value.memObjTuple.hMem)?
+                Argument::of_memory(destination, argument.value.memObjTuple.hMem)?
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_LOCAL => Argument::Local(argument.size),
             argument_type::UR_EXP_KERNEL_ARG_TYPE_SAMPLER => {
-                return Err(Failure::unsupported(
-                    "kernels of this adapter take no samplers: there are no images",
-                ));
+                let sampler = Shared::<Sampler>::from_handle(argument.value.sampler)?;
+                Argument::Sampler(sampler.for_kernel(destination)?)
             }
             _ => return Err(Failure::ENUMERATION),
         })
@@ -110,14 +114,14 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// Returns the argument that a buffer is, or none.
+    /// Returns the argument that a buffer or an image is, or none.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for a buffer that the device doesn't reach.
+    /// `INVALID_MEM_OBJECT` for one that the device doesn't reach.
     ///
     /// # Safety
-    /// The handle is null, or one of a buffer that is there.
-    pub(crate) unsafe fn of_buffer(
+    /// The handle is null, or one of a memory object that is there.
+    pub(crate) unsafe fn of_memory(
         destination: &dyn Destination,
         handle: ur_mem_handle_t,
     ) -> Result<Self> {
@@ -125,8 +129,12 @@ impl<'a> Argument<'a> {
             return Ok(Self::Address(0));
         }
         // SAFETY: as promised to this function.
-        let buffer = unsafe { Shared::<Buffer>::from_handle(handle) }?;
-        Ok(Self::Memory(buffer.for_kernel(destination)?))
+        Ok(
+            match &**unsafe { Shared::<MemoryObject>::from_handle(handle) }? {
+                MemoryObject::Buffer(buffer) => Self::Memory(buffer.for_kernel(destination)?),
+                MemoryObject::Image(image) => Self::Image(image.for_kernel(destination)?),
+            },
+        )
     }
 
     /// Returns the same argument, with a copy of what is the caller's.
@@ -135,6 +143,8 @@ impl<'a> Argument<'a> {
             Self::Value(value) => Argument::Value(Cow::Owned(value.into_owned())),
             Self::Address(address) => Argument::Address(address),
             Self::Memory(range) => Argument::Memory(range),
+            Self::Image(image) => Argument::Image(image),
+            Self::Sampler(sampler) => Argument::Sampler(sampler),
             Self::Local(len) => Argument::Local(len),
         }
     }
@@ -184,6 +194,8 @@ pub(crate) fn pack_whole(arguments: &Arguments<'_>, count: Option<usize>) -> Res
             Argument::Value(value) => packed.bytes(value),
             Argument::Address(address) => packed.address(*address),
             Argument::Memory(range) => packed.memory(range),
+            Argument::Image(image) => packed.image(image),
+            Argument::Sampler(sampler) => packed.sampler(sampler),
             Argument::Local(len) => {
                 local = local
                     .checked_add(*len)
@@ -254,6 +266,11 @@ impl Packed {
             Argument::Memory(range) => {
                 check_pointer(index, size)?;
                 with(arguments.memory(range))
+            }
+            Argument::Image(_) | Argument::Sampler(_) => {
+                return Err(Failure::unsupported(
+                    "kernels of this device take no images",
+                ));
             }
             Argument::Local(len) => {
                 let (start, end) = place(local, *len).ok_or_else(|| too_much(*len, local))?;

@@ -9,7 +9,7 @@ use super::Server;
 use super::programs::{Asker, Stage};
 use super::questions::{not_allowed, too_many_wait};
 use crate::error::HolderFault;
-use crate::handle::{BackendKind, Key};
+use crate::handle::{BackendKind, Key, MemoryHandle};
 use crate::os::process;
 use crate::types::Access;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ struct Claimed {
     writer: Writer,
     /// Why somebody else may write still, if so.
     proof: Result<(), String>,
+    /// The handles for writing that were made for it, and the keys in whose place theirs are.
+    changed: Vec<(MemoryHandle, Key)>,
 }
 
 impl Claimed {
@@ -104,6 +106,7 @@ impl Server {
                 forces,
                 writer: claimer,
                 proof: claim.prove(),
+                changed: Vec::new(),
             };
             Box::new(move |server| server.revoke(number, asker, claimed))
         });
@@ -130,7 +133,9 @@ impl Server {
         }
         let checked = claimed.check(&found);
         let checked = checked.and_then(|()| self.check_alone(&found));
-        if let Err(refusal) = checked.and_then(|()| self.rekey_all(&found)) {
+        let rekeyed = checked.and_then(|()| self.rekey_all(&found, &mut claimed.changed));
+        if let Err(refusal) = rekeyed {
+            self.restore_keys(&claimed);
             return self.reply(number, &refusal);
         }
         if claimed.forces {
@@ -152,22 +157,41 @@ impl Server {
         });
     }
 
-    /// Answers for all memory of a name under other keys for writing.
-    fn rekey_all(&mut self, name: &Name) -> Result<(), Answer> {
+    /// Answers for all memory of a name under other keys for writing, and notes those before.
+    fn rekey_all(
+        &mut self,
+        name: &Name,
+        changed: &mut Vec<(MemoryHandle, Key)>,
+    ) -> Result<(), Answer> {
         let handles = (name.parts.iter()).filter_map(|part| part.handles().ok()?.0);
         for handle in handles {
             let mut key = [0; 16];
             let filled = process::random(&mut key);
             filled.map_err(|errno| refused(HolderFault::Refused, errno.to_string()))?;
-            if self.holdings.rekey(&handle, Key::from_bytes(key)).is_some() {
-                let change = Change::Rekey {
-                    handle: handle.to_string(),
-                    key,
-                };
-                self.tell(change, Vec::new());
+            if let Some(after) = self.rekey(&handle, Key::from_bytes(key)) {
+                changed.push((after, handle.fields().key));
             }
         }
         Ok(())
+    }
+
+    /// Answers for a record under another key, also after a takeover. Returns its handle then.
+    fn rekey(&mut self, handle: &MemoryHandle, key: Key) -> Option<MemoryHandle> {
+        let after = self.holdings.rekey(handle, key)?;
+        let change = Change::Rekey {
+            handle: handle.to_string(),
+            key: *key.as_bytes(),
+        };
+        self.tell(change, Vec::new());
+        Some(after)
+    }
+
+    /// Answers under the keys again that there were before a claim which was not granted: nobody was given those in
+    /// their place. A key that another claim has changed since stays.
+    fn restore_keys(&mut self, claimed: &Claimed) {
+        for (handle, before) in &claimed.changed {
+            self.rekey(handle, *before);
+        }
     }
 
     /// Describes what is to be proven before a program may write.
@@ -223,18 +247,21 @@ impl Server {
         let name = claimed.name.clone();
         if self.position(number).is_none() {
             // It has given up, and would keep others out; if only its answer was lost, it asks again.
-            return;
+            return self.restore_keys(&claimed);
         }
-        match self.grant(claimed) {
+        match self.grant(&claimed) {
             Ok(answer) => {
                 self.promise(number, answer);
                 self.notify(&name);
             }
-            Err(refusal) => self.reply(number, &refusal),
+            Err(refusal) => {
+                self.restore_keys(&claimed);
+                self.reply(number, &refusal);
+            }
         }
     }
 
-    fn grant(&mut self, claimed: Claimed) -> Result<Answer, Answer> {
+    fn grant(&mut self, claimed: &Claimed) -> Result<Answer, Answer> {
         let found = self.find(&claimed.name)?;
         claimed.check(found)?;
         self.check_alone(found)?;
@@ -243,8 +270,8 @@ impl Server {
         }
         let found = self.holdings.name_mut(&claimed.name).expect("it was found");
         found.epoch += 1;
-        let before = found.writer.replace(claimed.writer);
-        match claimed.proof {
+        let before = found.writer.replace(claimed.writer.clone());
+        match &claimed.proof {
             // Without a second look.
             Ok(()) if claimed.forces => {}
             Ok(()) => found.earlier.clear(),

@@ -168,7 +168,8 @@ impl Server {
             }
         }
         let before = self.holdings.names().get(&hold.name);
-        let name = Name::new(hold, before, asker.uid, process::time() / 1_000_000_000);
+        let mut name = Name::new(hold, before, asker.uid, process::time() / 1_000_000_000);
+        self.holdings.share_earlier(&mut name);
         let version = name.version;
         let is_missing = |handle| {
             let found = self.holdings.records().get(&key_of(&handle));
@@ -181,10 +182,18 @@ impl Server {
             self.release(added);
             return Err(refuse(error));
         }
+        self.spread_earlier(&name.name);
         self.tell(Change::Name(Box::new(name.clone())), Vec::new());
         let unneeded = self.holdings.set_name(name);
         self.release(unneeded);
         Ok(version)
+    }
+
+    /// Has other names of a name's memory know who may write it, since that name goes or is replaced.
+    pub(super) fn spread_earlier(&mut self, name: &str) {
+        for told in self.holdings.spread_earlier(name) {
+            self.tell(Change::Name(Box::new(told)), Vec::new());
+        }
     }
 
     /// Holds records no more that no name needs.

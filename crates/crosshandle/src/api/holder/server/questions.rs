@@ -70,6 +70,7 @@ impl Server {
                     refused(HolderFault::Pinned, why)
                 }
                 Ok(_) => {
+                    self.spread_earlier(&name);
                     let unneeded = self.holdings.remove_name(&name);
                     self.tell(Change::Forget { name: name.clone() }, Vec::new());
                     self.release(unneeded);

@@ -166,6 +166,8 @@ library! {
         mem_unmap = cuMemUnmap(CUdeviceptr, usize);
         mem_set_access = cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
         pointer_get_attribute = cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
+        pointer_get_attributes =
+            cuPointerGetAttributes(c_uint, *const c_uint, *const *mut c_void, CUdeviceptr);
         ipc_close_mem_handle = cuIpcCloseMemHandle(CUdeviceptr);
         mem_host_register = cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         mem_host_unregister = cuMemHostUnregister(*mut c_void);

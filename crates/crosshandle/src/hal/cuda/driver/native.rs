@@ -69,8 +69,11 @@ impl Driver {
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint)
     }
 
-    /// Returns what is at an address; `None` if the driver knows of nothing there.
-    pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
+    /// Returns the start and the length of the allocation at an address; `None` if the driver knows of none.
+    pub(crate) fn extent_at(
+        &self,
+        address: DeviceAddress,
+    ) -> Result<Option<(DeviceAddress, usize)>> {
         let (mut start, mut len) = (0, 0);
         let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
         // For an address that is nothing to the driver.
@@ -78,31 +81,72 @@ impl Driver {
             return Ok(None);
         }
         self.check("cuMemGetAddressRange", code)?;
-        let number = |attribute: CUpointer_attribute| {
-            // The longest of the answers asked for; shorter ones leave the rest zero.
-            let mut value = 0_u64;
-            // SAFETY: the result is live and long enough; the address is only looked up.
-            let code = unsafe {
-                let place = (&raw mut value).cast();
-                (self.library.pointer_get_attribute)(place, attribute as c_uint, address)
-            };
-            // An attribute that an allocation doesn't have is an error.
-            if code == SUCCESS { value } else { 0 }
+        Ok(Some((start, len)))
+    }
+
+    /// Returns what is at an address; `None` if the driver knows of nothing there.
+    pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
+        let Some((start, len)) = self.extent_at(address)? else {
+            return Ok(None);
         };
+        let [device, number, kind, is_managed, is_legacy, handles] = self.attributes_of(
+            [
+                Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+            ],
+            address,
+        );
         let descriptor = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        let kind = number(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-        let handles = number(Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES);
         Ok(Some(Found {
             start,
             len,
-            device: number(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) as c_int,
-            number: number(Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID),
+            device: device as c_int,
+            number,
             is_device: kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u64,
-            is_managed: number(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED) != 0,
-            has_legacy_handle: number(Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
-                != 0,
+            is_managed: is_managed != 0,
+            has_legacy_handle: is_legacy != 0,
             has_descriptor: handles & u64::from(descriptor.0) != 0,
         }))
+    }
+
+    /// Returns attributes of an allocation; 0 for those that it doesn't have.
+    fn attributes_of<const N: usize>(
+        &self,
+        attributes: [CUpointer_attribute; N],
+        address: DeviceAddress,
+    ) -> [u64; N] {
+        // The longest of the answers; shorter ones leave the rest zero.
+        let mut values = [0_u64; N];
+        let places = values.each_mut().map(|value| ptr::from_mut(value).cast());
+        let numbers = attributes.map(|attribute| attribute as c_uint);
+        // All at once takes the driver's locks once.
+        // SAFETY: the results are live and long enough, as many as there are attributes; the address is only
+        // looked up.
+        let code = unsafe {
+            (self.library.pointer_get_attributes)(
+                N as c_uint,
+                numbers.as_ptr(),
+                places.as_ptr(),
+                address,
+            )
+        };
+        if code == SUCCESS {
+            return values;
+        }
+        numbers.map(|attribute| {
+            let mut value = 0_u64;
+            // SAFETY: as above.
+            let code = unsafe {
+                let place = (&raw mut value).cast();
+                (self.library.pointer_get_attribute)(place, attribute, address)
+            };
+            // An attribute that an allocation doesn't have is an error.
+            if code == SUCCESS { value } else { 0 }
+        })
     }
 
     /// Takes a handle to an allocation of the program, which keeps it.

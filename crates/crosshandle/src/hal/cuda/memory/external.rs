@@ -338,7 +338,7 @@ pub(crate) fn open_legacy(
         start,
         len,
     };
-    let actual = gpu.driver().look_at(start)?.map_or(0, |found| found.len);
+    let actual = gpu.driver().extent_at(start)?.map_or(0, |(_, len)| len);
     if actual != len {
         return Err(Error::Extent {
             end: len as u64,

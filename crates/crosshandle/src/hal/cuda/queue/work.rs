@@ -60,7 +60,11 @@ pub(super) fn calls(work: &Work) -> u32 {
     match work {
         Work::Marker => 0,
         Work::Copy { .. } => 2,
-        Work::CopyRect(_) | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
+        Work::CopyRect(_)
+        | Work::CopyImage(_)
+        | Work::Call(_)
+        | Work::Launch(_)
+        | Work::Native(_) => 1,
         Work::Graph(run) => (run.nodes.len() as u32).clamp(1, GRAPH_MAX_CALLS),
         Work::Fill { pattern, len, .. } => row(*len, pattern),
         Work::Fill2d(fill) => row(fill.width, &fill.pattern) + doublings(fill.rows),
@@ -170,6 +174,8 @@ pub(super) unsafe fn transfer(target: &mut impl Target, work: &Work, extra: &Ext
                 repeat_row(target, to, rows.pitch, rows.width, rows.rows)
             }
             Work::Fill { to, len, pattern } => fill(target, address(to), *len, pattern, extra),
+            // This backend makes no images.
+            Work::CopyImage(_) => Err(Error::invalid("this image is not one of CUDA's")),
             Work::Marker | Work::Call(_) | Work::Native(_) | Work::Launch(_) | Work::Graph(_) => {
                 Ok(())
             }

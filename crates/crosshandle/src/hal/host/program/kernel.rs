@@ -52,7 +52,7 @@ pub(super) fn arguments(
     arguments: &KernelArguments,
 ) -> impl ExactSizeIterator<Item = Argument<'_>> {
     arguments.kinds().map(|(kind, bytes)| match kind {
-        ArgumentKind::Value => Argument::Value(bytes),
+        ArgumentKind::Value | ArgumentKind::Object => Argument::Value(bytes),
         ArgumentKind::Address => Argument::Address(number(bytes)),
         ArgumentKind::Local => Argument::Local(number(bytes)),
     })

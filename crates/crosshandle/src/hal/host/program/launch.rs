@@ -1,14 +1,14 @@
-//! Launches, on the thread of a queue.
+//! Launches and copies of pixels, on the thread of a queue.
 
-use super::error;
 use super::kernel::{HostKernel, arguments};
+use super::{error, images, runtime};
 use crate::error::{Error, Result};
-use crate::hal::Launch;
+use crate::hal::{ImageCopy, Launch};
 use crate::sync::Mutex;
 use opencl_cpu::{Completion, Queue, Shape};
 use std::any::Any;
 
-/// The runtime's queue behind one of ours, made with its first launch.
+/// The runtime's queue behind one of ours, made with its first launch or copy.
 #[derive(Default)]
 pub(crate) struct Launcher(Mutex<Option<Queue>>);
 
@@ -29,16 +29,18 @@ impl Launcher {
         let kernel = kernel.ok_or_else(|| Error::invalid("this kernel is not the host's"))?;
         let kernel = kernel.inner();
         let mut queue = self.0.lock();
-        let queue = match &mut *queue {
-            Some(queue) => queue,
-            none => none.insert(Queue::new(kernel.runtime()).map_err(error)?),
-        };
+        let queue = queue_of(&mut queue)?;
         // SAFETY: the maker of the launch promised that it is sound, with these arguments, which the
         // caller keeps until it is done.
         let started = unsafe { queue.launch(kernel, &shape(launch), arguments(&launch.arguments)) };
         let started = started.map_err(error)?;
         queue.flush().map_err(error)?;
         Ok(StartedLaunch(started))
+    }
+
+    /// Copies pixels, and returns when that is done.
+    pub(crate) fn copy_image(&self, copy: &ImageCopy) -> Result<()> {
+        images::copy(queue_of(&mut self.0.lock())?, copy)
     }
 }
 
@@ -56,6 +58,14 @@ impl StartedLaunch {
             Err(failure) => Some(Err(error(failure))),
         }
     }
+}
+
+/// Returns the runtime's queue, and makes it if that was not done.
+fn queue_of(place: &mut Option<Queue>) -> Result<&Queue> {
+    Ok(match place {
+        Some(queue) => queue,
+        none => none.insert(Queue::new(runtime()?).map_err(error)?),
+    })
 }
 
 /// Returns the shape of a launch as the runtime takes it.

@@ -6,9 +6,11 @@
 //! *system* shared virtual memory, with which any address of the process is one of the device.
 
 mod image;
+mod images;
 mod kernel;
 mod launch;
 
+pub(super) use images::{HostImages, limits as image_limits};
 pub(super) use launch::{Launcher, StartedLaunch};
 
 use crate::error::{Error, Result};

@@ -6,15 +6,15 @@ use super::{
 };
 use crate::error::{Error, Result};
 use level_zero_sys::{
-    ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t, ze_event_handle_t,
-    ze_group_count_t, ze_result_t,
+    Loader, ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t,
+    ze_event_handle_t, ze_group_count_t, ze_result_t,
 };
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
 /// Returns the event that an append signals, as the driver takes it.
-fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
+pub(super) fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
     signal.map_or(ptr::null_mut(), |event| event.0)
 }
 
@@ -104,6 +104,10 @@ impl List {
             handle,
             is_ours: false,
         }
+    }
+
+    pub(super) fn loader(&self) -> &Loader {
+        &self.context.driver.loader
     }
 
     pub(crate) fn handle(&self) -> ListHandle {

@@ -6,6 +6,7 @@
 mod context;
 mod counter_event;
 mod event_pool;
+mod image;
 mod known_memory;
 mod list;
 mod module;
@@ -15,6 +16,7 @@ pub(super) use context::{DriverContext, IPC_HANDLE_BYTES};
 use counter_event::CounterEvents;
 pub(super) use counter_event::{CreatedEvent, OpenedEvent, missing};
 pub(super) use event_pool::{PooledEvent, ProgramEvent, Signaller};
+pub(super) use image::{DriverImage, DriverSampler, ImageRegion, ImageShape, small};
 use known_memory::KnownMemory;
 pub(super) use list::List;
 pub(super) use module::{DriverKernel, Input, Module, ModuleFormat};
@@ -86,6 +88,8 @@ handle! {
     PhysicalHandle = _ze_physical_mem_handle_t;
     ModuleHandle = _ze_module_handle_t;
     KernelHandle = _ze_kernel_handle_t;
+    ImageHandle = _ze_image_handle_t;
+    SamplerHandle = _ze_sampler_handle_t;
 }
 
 /// Intel's driver 26.18, as `Driver::version` has it.

@@ -355,7 +355,9 @@ impl DriverKernel {
             ArgumentKind::Local => (number(bytes), ptr::null()),
             // A null address is no value, for some drivers.
             ArgumentKind::Address if !addresses || number(bytes) == 0 => (bytes.len(), ptr::null()),
-            ArgumentKind::Address | ArgumentKind::Value => (bytes.len(), bytes.as_ptr().cast()),
+            ArgumentKind::Address | ArgumentKind::Value | ArgumentKind::Object => {
+                (bytes.len(), bytes.as_ptr().cast())
+            }
         };
         // SAFETY: our kernel, and as many bytes.
         unsafe { set(self.handle.0, index, size, value) }

@@ -159,6 +159,10 @@ impl Command {
         if let Work::Launch(launch) = &self.work {
             mem::forget((Arc::clone(&launch.kernel), launch.arguments.clone()));
         }
+        if let Work::CopyImage(copy) = &self.work {
+            let images = [copy.to.image(), copy.from.image()];
+            mem::forget(images.map(|image| image.map(Arc::clone)));
+        }
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::hal::level_zero::driver::{DriverContext, EventHandle, List};
 use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::image;
 use crate::hal::level_zero::memory::LevelZeroSegment;
 use crate::hal::level_zero::program;
 use crate::hal::{Segment, Work};
@@ -31,6 +32,7 @@ pub(super) fn bytes(work: &Work) -> usize {
         Work::Copy { to, from, .. } if to.address == from.address => 0,
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len,
         Work::CopyRect(copy) => copy.region.bytes(),
+        Work::CopyImage(copy) => copy.bytes,
         Work::Fill2d(fill) => fill.width.saturating_mul(fill.rows),
         Work::Native(_) | Work::Launch(_) => usize::MAX,
         Work::Graph(run) => run.works().map(bytes).fold(0, usize::saturating_add),
@@ -130,6 +132,9 @@ impl<'a> Target<'a> {
             match work {
                 // The list has nothing of these; what is native goes to shared lists.
                 Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
+                Work::CopyImage(copy) => {
+                    image::append(self.list, copy, signal, &mut self.has_begun)
+                }
                 Work::Launch(launch) => {
                     program::launch(self.gpu, self.list, launch, signal, &mut self.has_begun)
                 }

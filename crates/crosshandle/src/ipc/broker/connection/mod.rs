@@ -11,7 +11,7 @@ use crate::ipc::broker::protocol::{
     BadMessage, MAX_REPLY_MESSAGE, PieceTable, Refusal, Reply, Request, Serial,
 };
 use crate::ipc::broker::sweep;
-use crate::ipc::tuning::{DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
+use crate::ipc::tuning::{ANSWER_SPIN, DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
 use crate::os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received};
 use crate::sync::{Condvar, Mutex};
 use crate::threads::disposer::{PeerDescriptor, PeerStream, dispose};
@@ -19,9 +19,10 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Who answers for an exporter's objects.
@@ -408,10 +409,13 @@ impl Connection {
         let mut buffer = [0; MAX_REPLY_MESSAGE];
         loop {
             let late = Error::TimedOut("waiting for the exporter's answer");
-            let received = wait(deadline, &self.directory, self.watched, |slice| {
-                // Also of late answers to questions that were given up, which may come with many.
-                socket::receive_until(&self.stream, &mut buffer, MAX_DESCRIPTORS, slice)
-            });
+            // Also of late answers to questions that were given up, which may come with many.
+            let mut receive =
+                |slice| socket::receive_until(&self.stream, &mut buffer, MAX_DESCRIPTORS, slice);
+            let received = match look_for_a_moment(&mut receive) {
+                Err(Errno::TIMEDOUT) => wait(deadline, &self.directory, self.watched, receive),
+                received => received,
+            };
             let (len, granted) = match received {
                 Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::Unwanted) => {
@@ -512,6 +516,25 @@ impl Connection {
                 what: "the exporter has no room for another importer".into(),
                 remedy: "close some importers, or raise the exporter's RLIMIT_NOFILE".into(),
             },
+        }
+    }
+}
+
+/// Calls `attempt` without waiting, over and over for a moment, until it does something else than time out: an answer
+/// takes the exporter some microseconds, and being woken would take this thread longer than that.
+fn look_for_a_moment<R>(
+    mut attempt: impl FnMut(Option<Instant>) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    static HAS_OTHER_CPUS: OnceLock<bool> = OnceLock::new();
+    let has_others = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+    if !HAS_OTHER_CPUS.get_or_init(has_others) {
+        return Err(Errno::TIMEDOUT);
+    }
+    let began = Instant::now();
+    loop {
+        match attempt(Some(began)) {
+            Err(Errno::TIMEDOUT) if began.elapsed() < ANSWER_SPIN => thread::yield_now(),
+            result => return result,
         }
     }
 }

@@ -165,7 +165,14 @@ impl Bench {
 
 fn sleeper(stdin: Stdio) -> Child {
     let mut command = Command::new("sleep");
-    command.arg("60").stdin(stdin).spawn().expect("a process")
+    let process = command.arg("60").stdin(stdin).spawn().expect("a process");
+    // A process that could ask has begun to run, and this one may not have yet.
+    let begin = Instant::now();
+    while Status::of(process.id()).is_none_or(|status| status.image.is_none()) {
+        assert!(begin.elapsed() < DEADLINE, "it does not begin to run");
+        std::thread::yield_now();
+    }
+    process
 }
 
 fn end(mut process: Child) {
@@ -205,6 +212,11 @@ fn who_opens_between_the_look_and_the_grant_is_found() {
     assert_eq!(
         (bench.name().epoch, bench.name().is_being_claimed()),
         (0, false)
+    );
+    assert_eq!(
+        bench.name().parts[0].handle,
+        before,
+        "as if nobody had claimed it"
     );
     end(writer);
     bench.claim_in_peace(6);
@@ -247,6 +259,38 @@ fn who_was_given_a_drivers_memory_must_have_ended() {
     end(writer);
     bench.claim_in_peace(6);
     assert!(bench.name().earlier.is_empty());
+}
+
+#[test]
+fn who_was_given_it_by_another_name_must_have_ended_too() {
+    let memory: OwnedFd = std::fs::File::open("/dev/null").expect("a file").into();
+    let mut bench = Bench::new("other", &memory, std::process::id());
+    let other = Name {
+        name: "other".into(),
+        ..bench.name().clone()
+    };
+    bench.server.holdings.set_name(other);
+    let writer = sleeper(Stdio::null());
+    let (number, own) = (bench.number(), bench.server.connected[0].asker);
+    bench.server.connected[0].asker.pid = writer.id();
+    let answer = bench.server.open_to_write(number, "other", None);
+    assert!(answer.is_none(), "it is promised: {answer:?}");
+    bench.server.connected[0].asker = own;
+    // A third name of the memory knows at once, and the first one when the second one goes.
+    let mut third = Name {
+        name: "third".into(),
+        ..bench.name().clone()
+    };
+    bench.server.holdings.share_earlier(&mut third);
+    assert_eq!(third.earlier.len(), 1);
+    bench.server.spread_earlier("other");
+    bench.server.holdings.remove_name("other");
+    bench.claim(5);
+    bench.work();
+    let refusal = bench.refusal();
+    assert!(refusal.contains("has not ended"), "{refusal}");
+    end(writer);
+    bench.claim_in_peace(6);
 }
 
 #[test]

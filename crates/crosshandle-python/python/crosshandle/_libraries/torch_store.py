@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import store
+from .. import store
 
 
 def load_state_dict(

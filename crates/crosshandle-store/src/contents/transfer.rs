@@ -1,7 +1,6 @@
 //! Copies between a thread's buffers and memory of any device.
 
 use crate::error::Result;
-use crate::tuning::STAGE_BYTES;
 use crosshandle::{
     AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, SharedBytes,
 };
@@ -36,11 +35,13 @@ impl Stage {
 }
 
 impl<'a> Transfer<'a> {
-    /// Makes a way to memory of which at most `bytes` bytes are copied at a time.
-    pub(crate) fn new(context: &Context, memory: &'a Memory, bytes: usize) -> Result<Self> {
+    /// Makes a way to memory, by stages of `stage_bytes` bytes if the host cannot access it.
+    pub(crate) fn new(context: &Context, memory: &'a Memory, stage_bytes: usize) -> Result<Self> {
         match memory.bytes() {
             Ok(bytes) => Ok(Self::Direct(bytes)),
-            Err(Error::Unsupported(_)) => Self::staged(context, memory, STAGE_BYTES.min(bytes)),
+            Err(Error::Unsupported(_)) => {
+                Self::staged(context, memory, stage_bytes.clamp(1, memory.len()))
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -58,22 +59,20 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// Writes `len` bytes at `offset`, in parts that `fill` makes: it is called with the offset of
-    /// each part in what is written and its buffer. Returns when the last part is taken; the device may copy
-    /// still.
+    /// Writes `len` bytes at `offset`, in parts of at most `part_bytes` that `fill` makes: it is called with the offset
+    /// of each part in what is written and its place. Returns when the last part is made; the device may copy still.
     pub(crate) fn write(
         &mut self,
         offset: usize,
         len: usize,
-        buffer: &mut [u8],
-        mut fill: impl FnMut(usize, &mut [u8]) -> Result<()>,
+        part_bytes: usize,
+        mut fill: impl FnMut(usize, SharedBytes<'_>) -> Result<()>,
     ) -> Result<()> {
         match self {
             Self::Direct(bytes) => {
-                for (at, size) in steps(len, buffer.len()) {
-                    let part = &mut buffer[..size];
-                    fill(at, part)?;
-                    bytes.write(offset + at, part)?;
+                for (at, size) in steps(len, part_bytes) {
+                    let start = offset + at;
+                    fill(at, bytes.slice(start..start + size)?)?;
                 }
             }
             Self::Staged {
@@ -86,10 +85,9 @@ impl<'a> Transfer<'a> {
                     let stage = &stages[*current];
                     // Until the copy from it before the last one is over.
                     stage.queue.finish()?;
-                    for (at, size) in steps(taken, buffer.len()) {
-                        let part = &mut buffer[..size];
-                        fill(begin + at, part)?;
-                        stage.staging.write(at, part)?;
+                    let staging = stage.staging.bytes()?;
+                    for (at, size) in steps(taken, part_bytes) {
+                        fill(begin + at, staging.slice(at..at + size)?)?;
                     }
                     let start = offset + begin;
                     let to = memory.range(start..start + taken)?;
@@ -202,13 +200,12 @@ mod tests {
         for (writer, reader) in [(0, 1), (1, 0)] {
             memory.write(0, &vec![0; len]).expect("cleared");
             for (at, size) in pieces() {
-                let fill = |offset: usize, part: &mut [u8]| {
+                let fill = |offset: usize, part: SharedBytes<'_>| {
                     let start = at + offset;
-                    part.copy_from_slice(&bytes[start..start + part.len()]);
-                    Ok(())
+                    Ok(part.write(0, &bytes[start..start + part.len()])?)
                 };
                 ways[writer]
-                    .write(at, size, &mut buffer, fill)
+                    .write(at, size, 300_000, fill)
                     .expect("written");
             }
             ways[writer].finish().expect("written");

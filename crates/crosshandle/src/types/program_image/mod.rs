@@ -1,6 +1,7 @@
 //! Code for a device, before it is loaded.
 
-use super::spirv;
+pub(crate) mod spirv;
+
 use std::collections::HashMap;
 use std::fmt;
 

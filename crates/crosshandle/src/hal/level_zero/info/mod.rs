@@ -1,7 +1,12 @@
-//! Properties of a device.
+//! Properties of a device: its description, and in files of their own the limits of kernels and of images.
 
-use super::driver::{DeviceHandle, Driver, INTEL_26_18, check, description, list_of};
+pub(crate) mod images;
+pub(crate) mod kernels;
+
 use crate::error::Result;
+use crate::hal::level_zero::driver::{
+    DeviceHandle, Driver, INTEL_26_18, check, description, list_of,
+};
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::mapping::HUGE_PAGE;
 use crate::types::{Capabilities, DeviceInfo, known};
@@ -19,21 +24,21 @@ use std::time::Duration;
 const INTEL: u32 = 0x8086;
 
 /// Properties that only this backend needs.
-pub(super) struct Details {
+pub(crate) struct Details {
     /// The group of queues that lists are created on.
-    pub(super) group: u32,
+    pub(crate) group: u32,
     /// What that group runs: `ze_command_queue_group_property_flags_t`.
-    pub(super) abilities: u32,
+    pub(crate) abilities: u32,
     /// The longest pattern of a fill in that group, in bytes.
-    pub(super) max_pattern: usize,
+    pub(crate) max_pattern: usize,
     /// The type of descriptor that allocated memory is exported as, if it can be.
-    pub(super) exportable_memory: Option<ze_external_memory_type_flags_t>,
+    pub(crate) exportable_memory: Option<ze_external_memory_type_flags_t>,
     /// The type of descriptor that physical memory is exported and imported as, if it can be.
-    pub(super) external_memory: Option<ze_external_memory_type_flags_t>,
+    pub(crate) external_memory: Option<ze_external_memory_type_flags_t>,
 }
 
 /// Asks the driver for the properties of a device.
-pub(super) fn describe(
+pub(crate) fn describe(
     driver: &Driver,
     device: DeviceHandle,
     index: usize,

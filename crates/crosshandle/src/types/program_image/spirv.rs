@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     /// The kernels of the conformance suite, of which `scale` has a constant of 32 bits.
-    const MODULE: &[u8] = include_bytes!("../../../conformance/kernels/kernels.spv");
+    const MODULE: &[u8] = include_bytes!("../../../../conformance/kernels/kernels.spv");
 
     #[test]
     fn modules_are_whole() {

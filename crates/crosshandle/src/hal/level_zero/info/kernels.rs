@@ -1,8 +1,8 @@
 //! The limits of kernels on a device.
 
-use super::driver::{DeviceHandle, Driver, check, description};
-use super::info::Details;
+use super::Details;
 use crate::error::Result;
+use crate::hal::level_zero::driver::{DeviceHandle, Driver, check, description};
 use crate::types::KernelLimits;
 use level_zero_sys::{
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE,
@@ -27,7 +27,7 @@ const EXTENSIONS_BY_FLAG: [(u32, &str); 3] = [
 ];
 
 /// Asks the driver for the limits of kernels; returns why there are none.
-pub(super) fn describe(
+pub(crate) fn describe(
     driver: &Driver,
     device: DeviceHandle,
     details: &Details,

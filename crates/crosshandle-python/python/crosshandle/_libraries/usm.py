@@ -13,11 +13,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from . import _crosshandle as _rust
-from ._crosshandle import Array, Context, Device, MemoryHandle
-from ._errors import Error, InvalidArgument, Unsupported, WrongDevice
-from ._paths import ur_adapter
-from ._sharing import _context_of, default_context
+from .. import _crosshandle as _rust
+from .._crosshandle import Array, Context, Device, MemoryHandle
+from .._errors import Error, InvalidArgument, Unsupported, WrongDevice
+from .._paths import ur_adapter
+from .._sharing import _context_of, default_context
 
 # The version of the adapters' functions, and the bytes of a handle.
 _VERSION = 1

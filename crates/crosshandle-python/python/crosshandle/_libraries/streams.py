@@ -7,9 +7,9 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from ._crosshandle import Context, Device, Event, Queue
-from ._errors import Error, InvalidArgument
-from ._sharing import default_context
+from .._crosshandle import Context, Device, Event, Queue
+from .._errors import Error, InvalidArgument
+from .._sharing import default_context
 
 # How many streams are kept as queues. A program that uses more in turn adopts them again each time, which takes some
 # microseconds.

@@ -1,11 +1,13 @@
-//! Programs: code for a device.
+//! Programs: code for a device, and the kernels in it.
+
+pub(crate) mod kernel;
 
 use crate::api::core::ContextCore;
-use crate::api::kernel::{Kernel, check_fork};
 use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};
 use crate::hal::{LoadedProgram, Programs};
 use crate::types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
+use kernel::{Kernel, check_fork};
 use std::ffi::CString;
 use std::fmt;
 use std::sync::Arc;

@@ -1,0 +1,145 @@
+//! Names of hosts: a plain file says at which addresses each listens.
+
+use crate::error::{Error, Result};
+use crate::link::Link;
+use crate::options::LinkOptions;
+use crosshandle::Context;
+use std::path::{Path, PathBuf};
+
+/// The largest file of names that is read. Some hundred thousand hosts.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// A file with the names of hosts and the addresses at which they listen for links. Each line has a name and one
+/// address or several, between spaces; what follows a `#` is a remark:
+///
+/// ```text
+/// # The store of the second rack, over either network.
+/// llama  192.0.2.1:7417  198.51.100.1:7417
+/// ```
+///
+/// The file is read anew for each name, so whoever places it may replace it at any time (by `rename`, so that none
+/// reads half of it). It decides where a link is dialled and not with whom: that the other side shows in TLS.
+#[derive(Clone, Debug)]
+pub struct HostDirectory {
+    path: PathBuf,
+}
+
+impl HostDirectory {
+    /// Takes the file's name. The file is read when a name is looked up.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Returns the addresses of a host, in the order of the file; `None` if the file does not name it.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the file cannot be read, [`Error::InvalidArgument`] if it is not as described.
+    pub fn addresses(&self, name: &str) -> Result<Option<Vec<String>>> {
+        let cannot = "reading the names of hosts";
+        let length = std::fs::metadata(&self.path).map_err(Error::os(cannot))?;
+        if length.len() > MAX_BYTES {
+            return Err(wrong(&self.path, "it is longer than any list of hosts"));
+        }
+        let text = std::fs::read_to_string(&self.path).map_err(Error::os(cannot))?;
+        find(&text, name).map_err(|why| wrong(&self.path, &why))
+    }
+
+    /// Links with the host of a name: its addresses are dialled one after the other until one answers.
+    ///
+    /// # Errors
+    /// As [`addresses`](Self::addresses) and [`Link::connect`]; [`Error::InvalidArgument`] if nothing has the name.
+    pub fn connect(&self, name: &str, context: &Context, options: &LinkOptions) -> Result<Link> {
+        let addresses = self.addresses(name)?.ok_or_else(|| {
+            let path = self.path.display();
+            Error::invalid(format!(
+                "no host is named {name} in {path}: add a line for it"
+            ))
+        })?;
+        let mut last = None;
+        for address in &addresses {
+            match Link::connect(&**address, context, options) {
+                Ok(link) => return Ok(link),
+                Err(error) => last = Some(error),
+            }
+        }
+        // A line has an address at least.
+        Err(last.unwrap_or(Error::Protocol("a host has no address")))
+    }
+}
+
+fn wrong(path: &Path, why: &str) -> Error {
+    Error::invalid(format!("{}: {why}", path.display()))
+}
+
+fn find(text: &str, name: &str) -> Result<Option<Vec<String>>, String> {
+    let mut found = None;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(first) = words.next() else { continue };
+        let addresses: Vec<_> = words.map(str::to_owned).collect();
+        if addresses.is_empty() {
+            return Err(format!(
+                "line {} names {first} without an address",
+                index + 1
+            ));
+        }
+        if let Some(address) = addresses.iter().find(|address| !address.contains(':')) {
+            let line = index + 1;
+            return Err(format!(
+                "line {line} has no port behind {address}: write host:port"
+            ));
+        }
+        if first == name && found.replace(addresses).is_some() {
+            return Err(format!("line {} names {name} a second time", index + 1));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Data, Identity, Listener, Token};
+    use crosshandle::Device;
+
+    #[test]
+    fn lines_name_hosts_and_their_addresses() {
+        let text = "# all\n\none 192.0.2.1:1 [2001:db8::1]:1 # both\n two\thost:2\n";
+        let one = vec!["192.0.2.1:1".to_owned(), "[2001:db8::1]:1".to_owned()];
+        assert_eq!(find(text, "one"), Ok(Some(one)));
+        assert_eq!(find(text, "two"), Ok(Some(vec!["host:2".to_owned()])));
+        assert_eq!(find(text, "three"), Ok(None));
+        for (text, why) in [
+            ("one", "without an address"),
+            ("one host", "no port"),
+            ("one a:1\none b:1", "a second time"),
+        ] {
+            assert!(find(text, "one").unwrap_err().contains(why));
+        }
+    }
+
+    #[test]
+    fn addresses_are_dialled_until_one_answers() {
+        let context = Context::new(&Device::find("host").unwrap()).unwrap();
+        let options = LinkOptions::new(Identity::Token(Token::generate().unwrap())).data(Data::Tls);
+        let listener = Listener::bind("127.0.0.1:0", &context, &options).unwrap();
+        // Nobody listens at the first one: it was free a moment ago.
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = closed.local_addr().unwrap();
+        drop(closed);
+        let path = std::env::temp_dir().join(format!("xhl-hosts-{}", std::process::id()));
+        let directory = HostDirectory::new(&path);
+        assert!(directory.addresses("store").is_err());
+        let line = format!("store {free} {}\n", listener.local_address());
+        std::fs::write(&path, line).unwrap();
+        let link = directory.connect("store", &context, &options).unwrap();
+        assert_eq!(link.peer(), listener.local_address().to_string());
+        let error = directory.connect("other", &context, &options).unwrap_err();
+        assert!(
+            error.to_string().contains("no host is named other"),
+            "{error}"
+        );
+        std::fs::remove_file(&path).unwrap();
+    }
+}

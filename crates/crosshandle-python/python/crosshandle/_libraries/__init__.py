@@ -1,0 +1,1 @@
+"""Streams, memory and modules of other libraries, imported when they are used."""

@@ -1,0 +1,175 @@
+"""vLLM: `--load-format crosshandle`.
+
+    crosshandle load model.safetensors.index.json --name llama-70b --device cuda:0
+    vllm serve … --load-format crosshandle --model-loader-extra-config '{"name": "llama-70b"}'
+
+With `name` the model's own loading code is given the tensors of the holder, and copies what it needs, on the device: any model,
+any quantization, any number of ranks. With `state` too, what the model has become by that is published once, and the next
+engine maps it without a copy and without what loading does after reading:
+
+    … --model-loader-extra-config '{"name": "llama-70b", "state": "llama-70b/vllm"}'
+
+vLLM finds this module as a plugin, by the entry point `crosshandle` of `vllm.general_plugins`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import vllm
+from vllm.model_executor.model_loader import register_model_loader
+from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+from .. import store
+from . import _state
+from ._settings import FORMAT, Ranks, Settings
+
+_log = logging.getLogger(__name__)
+
+
+def _ranks() -> Ranks:
+    from vllm.distributed import parallel_state
+
+    if not parallel_state.model_parallel_is_initialized():
+        return Ranks()
+    tensor, pipeline = parallel_state.get_tp_group(), parallel_state.get_pp_group()
+    return Ranks(tensor.rank_in_group, tensor.world_size, pipeline.rank_in_group, pipeline.world_size)
+
+
+def _fingerprint(model_config: Any, ranks: Ranks, checkpoint: str | None) -> dict[str, Any]:
+    """What two engines must have in common to have the same weights."""
+    return {
+        "engine": f"vllm {vllm.__version__}",
+        "torch": torch.__version__,
+        "checkpoint": checkpoint,
+        "model": model_config.model,
+        "revision": model_config.revision,
+        "dtype": str(model_config.dtype),
+        "quantization": model_config.quantization,
+        "config": json.loads(model_config.hf_config.to_json_string(use_diff=False)),
+        "ranks": str(ranks),
+    }
+
+
+class CrosshandleModelLoader(BaseModelLoader):  # type: ignore[misc]
+    """Loads a model from a holder."""
+
+    def __init__(self, load_config: Any):
+        super().__init__(load_config)
+        self._settings = Settings.read(load_config.model_loader_extra_config)
+        self._store = self._settings.store()
+        # What is mapped has to stay: torch does not keep it.
+        self._state_model: store.Model | None = None
+
+    def download_model(self, model_config: Any) -> None:
+        """Checks that the weights are there: nothing is downloaded."""
+        if self._settings.name is not None:
+            self._open().close()
+
+    def load_weights(self, model: Any, model_config: Any) -> None:
+        """Has the model's own code copy the weights out of the holder's memory."""
+        with self._open() as held:
+            model.load_weights(_tensors(held))
+            # The last tensors may be copied still.
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+
+    def get_external_weight_memory(self, vllm_config: Any) -> int:
+        """Bytes of weights that this process does not allocate."""
+        if self._settings.state is None:
+            return 0
+        held = self._find_state()
+        return 0 if held is None else held.nbytes
+
+    def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> Any:
+        if self._settings.state is None:
+            return super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+        held = self._find_state()
+        if held is None:
+            return self._load_and_publish(vllm_config, model_config, prefix)
+        return self._map(held, vllm_config, model_config, prefix)
+
+    def _open(self) -> store.Model:
+        if self._settings.name is None:
+            raise ValueError(f"the loader {FORMAT} has a state and no name, and nothing is published under {self._settings.state}")
+        name = self._settings.name_for(_ranks())
+        return self._store.open(name, self._settings.expected_hash, framework="torch")
+
+    def _find_state(self) -> store.Model | None:
+        if self._state_model is None:
+            name = self._settings.state_for(_ranks())
+            try:
+                self._state_model = self._store.open(name, framework="torch", place=self._settings.place)
+            except store.NoSuchName:
+                return None
+        return self._state_model
+
+    def _checkpoint(self) -> str | None:
+        """The hash of the checkpoint, if there is one: the state is of these bytes."""
+        if self._settings.name is None:
+            return self._settings.expected_hash
+        with self._open() as held:
+            return held.hash
+
+    def _load_and_publish(self, vllm_config: Any, model_config: Any, prefix: str) -> Any:
+        module = super().load_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+        ranks = _ranks()
+        fingerprint = _fingerprint(model_config, ranks, self._checkpoint())
+        device = next(module.parameters()).device
+        where = f"{device.type}:{device.index or 0}" if device.type == "cuda" else "host"
+        name = self._settings.state_for(ranks)
+        try:
+            published = _state.publish(self._store, name, module, fingerprint, device=where)
+        except (store.StoreError, TypeError) as error:
+            _log.warning("the weights are not published as %s: %s", name, error)
+            return module
+        _log.info("the weights are published as %s, with the hash %s", name, published.hash)
+        held = self._find_state()
+        assert held is not None
+        # Instead of its own: then they are in memory once.
+        _state.adopt(module, held, fingerprint)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        return module
+
+    def _map(self, held: store.Model, vllm_config: Any, model_config: Any, prefix: str) -> Any:
+        from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
+        from vllm.utils.torch_utils import set_default_torch_dtype
+
+        try:
+            from vllm.model_executor.utils import weights_already_processed
+        except ImportError as error:
+            raise RuntimeError(
+                f"vLLM {vllm.__version__} cannot take weights that were processed already: leave `state` out"
+            ) from error
+        fingerprint = _fingerprint(model_config, _ranks(), self._checkpoint())
+        target = torch.device(self.load_config.device or vllm_config.device_config.device)
+        with set_default_torch_dtype(model_config.dtype):
+            with torch.device("meta"):
+                module = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+            count = _state.adopt(module, held, fingerprint)
+            with weights_already_processed():
+                process_weights_after_loading(module, model_config, target)
+        left = _state.left_on_meta(module)
+        if left:
+            # As after loading, where processing has taken what it needed of them.
+            _log.warning("%d tensors were not published and have no bytes: %s", len(left), ", ".join(left[:5]))
+        _log.info("%d tensors of %s are mapped", count, held.name)
+        return module.eval()
+
+
+def _tensors(held: store.Model) -> Iterator[tuple[str, torch.Tensor]]:
+    for name in held.keys():
+        yield name, held.get_tensor(name, "torch")
+
+
+def register() -> None:
+    """Makes the format known to vLLM, which calls this as a plugin, in each of its processes."""
+    from vllm.model_executor import model_loader
+
+    if model_loader._LOAD_FORMAT_TO_MODEL_LOADER.get(FORMAT) is not CrosshandleModelLoader:
+        register_model_loader(FORMAT)(CrosshandleModelLoader)

@@ -1,0 +1,257 @@
+//! The contents of a model's memory, written and read in pieces by several threads, and their hash.
+
+pub(crate) mod hash;
+mod transfer;
+
+use self::hash::{PIECE_BYTES, PieceHash, PieceHasher};
+use self::transfer::Transfer;
+use crate::error::Result;
+use crate::source::Source;
+use crate::tuning::{HASH_BYTES, MAX_THREADS, NOTED_PIECES};
+use crate::{Error, LoadOptions};
+use crosshandle::{Command, Context, Memory, MemoryRange};
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Returns the number of threads that is used if the program does not choose.
+pub(crate) fn usual_threads() -> usize {
+    thread::available_parallelism()
+        .map_or(1, NonZeroUsize::get)
+        .min(MAX_THREADS)
+}
+
+/// How memory is written or read: by several threads, which call `progress` with the bytes that each has done.
+pub(crate) struct Work<'a> {
+    context: &'a Context,
+    memory: &'a Memory,
+    options: &'a LoadOptions,
+    progress: &'a (dyn Fn(u64) + Sync),
+    /// The longest time that a thread took to make its staging buffers, in nanoseconds.
+    staging_ns: AtomicU64,
+}
+
+/// What is called with the number and the hash of a piece that is in its place.
+pub(crate) type Note<'a> = &'a (dyn Fn(u64, &PieceHash) -> Result<()> + Sync);
+
+impl<'a> Work<'a> {
+    pub(crate) fn new(
+        context: &'a Context,
+        memory: &'a Memory,
+        options: &'a LoadOptions,
+        progress: &'a (dyn Fn(u64) + Sync),
+    ) -> Self {
+        Self {
+            context,
+            memory,
+            options,
+            progress,
+            staging_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the longest time that a thread took to make its staging buffers.
+    pub(crate) fn staging_time(&self) -> Duration {
+        Duration::from_nanos(self.staging_ns.load(Ordering::Relaxed))
+    }
+
+    fn transfer(&self) -> Result<Transfer<'a>> {
+        let begin = Instant::now();
+        let transfer = Transfer::new(self.context, self.memory, self.options.staging());
+        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.staging_ns.fetch_max(took, Ordering::Relaxed);
+        transfer
+    }
+
+    /// Fills pieces of the memory from a source, and returns their hashes. Each piece is noted when it is in its place.
+    pub(crate) fn fill(
+        &self,
+        source: &Source<'_>,
+        pieces: &[u64],
+        note: Option<Note<'_>>,
+    ) -> Result<Vec<PieceHash>> {
+        let bytes = source.bytes;
+        let found = Found::new(pieces.len());
+        self.on_threads(pieces, |items| {
+            let mut transfer = self.transfer()?;
+            let mut buffer = [0; HASH_BYTES];
+            let mut unnoted = Vec::new();
+            for (at, piece) in items {
+                let (offset, len) = place_of(*piece, bytes);
+                let mut hasher = PieceHasher::new(*piece, bytes);
+                transfer.write(offset as usize, len, self.options.part(), |at, part| {
+                    source.read(offset + at as u64, part)?;
+                    for at in (0..part.len()).step_by(buffer.len()) {
+                        let taken = &mut buffer[..(part.len() - at).min(HASH_BYTES)];
+                        part.read(at, taken)?;
+                        hasher.update(taken);
+                    }
+                    Ok(())
+                })?;
+                let hash = hasher.finish();
+                if let Some(note) = note {
+                    unnoted.push((*piece, hash.clone()));
+                    if unnoted.len() >= NOTED_PIECES {
+                        transfer.finish()?;
+                        unnoted
+                            .drain(..)
+                            .try_for_each(|(piece, hash)| note(piece, &hash))?;
+                    }
+                }
+                found.put(at, hash);
+                (self.progress)(len as u64);
+            }
+            transfer.finish()?;
+            match note {
+                Some(note) => unnoted
+                    .iter()
+                    .try_for_each(|(piece, hash)| note(*piece, hash)),
+                None => Ok(()),
+            }
+        })?;
+        Ok(found.all())
+    }
+
+    /// Has the device copy memory that it reaches to places of this, and write zeros to others. Waits for that.
+    pub(crate) fn copy(&self, copies: &[(u64, MemoryRange)], zeros: &[(u64, u64)]) -> Result<()> {
+        let queue = self.context.create_queue()?;
+        let place = |start: u64, len: usize| {
+            let start = start as usize;
+            self.memory.range(start..start + len)
+        };
+        let submitted = (|| -> Result<()> {
+            for (start, len) in zeros {
+                queue.submit(Command::fill(place(*start, *len as usize)?, &[0])?)?;
+            }
+            for (start, from) in copies {
+                let to = place(*start, from.len())?;
+                queue.submit(Command::copy(from.clone(), to)?)?;
+            }
+            Ok(())
+        })();
+        // Also after a failure: the ranges may end with the caller.
+        let finished = queue.finish();
+        submitted?;
+        Ok(finished?)
+    }
+
+    /// Writes what a source has, and nothing between.
+    pub(crate) fn write(&self, source: &Source<'_>) -> Result<()> {
+        let parts = source.parts(PIECE_BYTES);
+        self.on_threads(&parts, |items| {
+            let mut transfer = self.transfer()?;
+            for (_, (offset, len)) in items {
+                transfer.write(
+                    *offset as usize,
+                    *len as usize,
+                    self.options.part(),
+                    |at, part| source.read(offset + at as u64, part),
+                )?;
+                (self.progress)(*len);
+            }
+            transfer.finish()
+        })
+    }
+
+    /// Returns the hashes of some pieces of the memory, in their order.
+    pub(crate) fn hash(&self, pieces: &[u64]) -> Result<Vec<PieceHash>> {
+        let bytes = self.memory.len() as u64;
+        let found = Found::new(pieces.len());
+        self.on_threads(pieces, |items| {
+            let mut transfer = self.transfer()?;
+            let mut buffer = [0; HASH_BYTES];
+            for (at, piece) in items {
+                let (offset, len) = place_of(*piece, bytes);
+                let mut hasher = PieceHasher::new(*piece, bytes);
+                transfer.read(offset as usize, len, &mut buffer, |part| {
+                    hasher.update(part);
+                })?;
+                found.put(at, hasher.finish());
+                (self.progress)(len as u64);
+            }
+            Ok(())
+        })?;
+        Ok(found.all())
+    }
+
+    /// Has several threads do all items: each takes the next one that nobody has taken.
+    fn on_threads<T: Sync>(
+        &self,
+        items: &[T],
+        work: impl Fn(&mut Items<'_, T>) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let has_failed = AtomicBool::new(false);
+        let run = || {
+            let mut items = Items {
+                items,
+                next: &next,
+                has_failed: &has_failed,
+            };
+            work(&mut items).inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
+        };
+        thread::scope(|scope| {
+            let others = self
+                .options
+                .thread_count()
+                .min(items.len())
+                .saturating_sub(1);
+            let others: Vec<_> = (0..others)
+                // With fewer threads than wanted it takes longer.
+                .filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
+                .collect();
+            let own = run();
+            let panicked = || Error::Invalid("a thread that copies has panicked".into());
+            let all = others
+                .into_iter()
+                .map(|other| other.join().unwrap_or_else(|_| Err(panicked())));
+            all.fold(own, Result::and)
+        })
+    }
+}
+
+fn place_of(piece: u64, bytes: u64) -> (u64, usize) {
+    let offset = piece * PIECE_BYTES;
+    (offset, (bytes - offset).min(PIECE_BYTES) as usize)
+}
+
+/// The items that threads share.
+struct Items<'a, T> {
+    items: &'a [T],
+    next: &'a AtomicUsize,
+    has_failed: &'a AtomicBool,
+}
+
+impl<'a, T> Iterator for Items<'a, T> {
+    type Item = (usize, &'a T);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let at = self.next.fetch_add(1, Ordering::Relaxed);
+        Some((at, self.items.get(at)?))
+    }
+}
+
+/// The hashes that threads have found so far.
+struct Found(Mutex<Vec<Option<PieceHash>>>);
+
+impl Found {
+    fn new(count: usize) -> Self {
+        Self(Mutex::new(vec![None; count]))
+    }
+
+    fn put(&self, at: usize, hash: PieceHash) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(hash);
+    }
+
+    fn all(self) -> Vec<PieceHash> {
+        let all = self.0.into_inner();
+        let all = all.unwrap_or_else(PoisonError::into_inner);
+        all.into_iter().flatten().collect()
+    }
+}

@@ -1,0 +1,209 @@
+//! Images and samplers, and the commands on images.
+
+use super::list::raw;
+use super::{
+    DeviceHandle, DriverContext, EventHandle, Handle, ImageHandle, List, SamplerHandle, check,
+    description,
+};
+use crate::error::{Error, Result};
+use level_zero_sys::{
+    ZE_IMAGE_FLAG_KERNEL_WRITE, ze_image_desc_t, ze_image_format_t, ze_image_region_t,
+    ze_image_type_t, ze_sampler_address_mode_t, ze_sampler_filter_mode_t,
+};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+/// An image of the driver.
+pub(crate) struct DriverImage {
+    context: Arc<DriverContext>,
+    handle: ImageHandle,
+}
+
+/// A sampler of the driver.
+pub(crate) struct DriverSampler {
+    context: Arc<DriverContext>,
+    handle: SamplerHandle,
+}
+
+/// The kind and the size of an image, in the driver's numbers.
+pub(crate) struct ImageShape {
+    pub(crate) kind: ze_image_type_t,
+    pub(crate) format: ze_image_format_t,
+    /// In pixels; 1 where it has no such dimension.
+    pub(crate) size: [u32; 3],
+    /// The layers of an array, else 0.
+    pub(crate) layers: u32,
+}
+
+/// A part of an image, in pixels.
+#[derive(Clone, Copy)]
+pub(crate) struct ImageRegion {
+    pub(crate) origin: [u32; 3],
+    pub(crate) extent: [u32; 3],
+}
+
+impl ImageRegion {
+    fn raw(self) -> ze_image_region_t {
+        let ([x, y, z], [width, height, depth]) = (self.origin, self.extent);
+        ze_image_region_t {
+            originX: x,
+            originY: y,
+            originZ: z,
+            width,
+            height,
+            depth,
+        }
+    }
+}
+
+impl DriverImage {
+    /// Creates an image that kernels read and write.
+    pub(crate) fn create(
+        context: &Arc<DriverContext>,
+        device: DeviceHandle,
+        shape: &ImageShape,
+    ) -> Result<Self> {
+        let mut desc: ze_image_desc_t = description!(ze_image_desc_t, ZE_STRUCTURE_TYPE_IMAGE_DESC);
+        desc.flags = ZE_IMAGE_FLAG_KERNEL_WRITE;
+        desc.type_ = shape.kind;
+        desc.format = shape.format;
+        [desc.height, desc.depth] = [shape.size[1], shape.size[2]];
+        desc.width = shape.size[0].into();
+        desc.arraylevels = shape.layers;
+        let mut handle = ptr::null_mut();
+        let create = context.driver.loader.zeImageCreate;
+        // SAFETY: our context, one of its devices, a description and a live result.
+        let code = unsafe { create(context.handle.0, device.0, &desc, &mut handle) };
+        check("zeImageCreate", code)?;
+        Ok(Self {
+            context: Arc::clone(context),
+            handle: Handle(handle),
+        })
+    }
+
+    pub(crate) fn handle(&self) -> ImageHandle {
+        self.handle
+    }
+}
+
+impl Drop for DriverImage {
+    fn drop(&mut self) {
+        self.context.release("an image", |context| {
+            // SAFETY: ours; commands keep it until they have ended.
+            let code = unsafe { (context.driver.loader.zeImageDestroy)(self.handle.0) };
+            check("zeImageDestroy", code)
+        });
+    }
+}
+
+impl DriverSampler {
+    /// Creates a sampler.
+    pub(crate) fn create(
+        context: &Arc<DriverContext>,
+        device: DeviceHandle,
+        addressing: ze_sampler_address_mode_t,
+        filter: ze_sampler_filter_mode_t,
+        is_normalized: bool,
+    ) -> Result<Self> {
+        let mut desc = description!(ze_sampler_desc_t, ZE_STRUCTURE_TYPE_SAMPLER_DESC);
+        desc.addressMode = addressing;
+        desc.filterMode = filter;
+        desc.isNormalized = is_normalized.into();
+        let mut handle = ptr::null_mut();
+        let create = context.driver.loader.zeSamplerCreate;
+        // SAFETY: our context, one of its devices, a description and a live result.
+        let code = unsafe { create(context.handle.0, device.0, &desc, &mut handle) };
+        check("zeSamplerCreate", code)?;
+        Ok(Self {
+            context: Arc::clone(context),
+            handle: Handle(handle),
+        })
+    }
+
+    pub(crate) fn handle(&self) -> SamplerHandle {
+        self.handle
+    }
+}
+
+impl Drop for DriverSampler {
+    fn drop(&mut self) {
+        self.context.release("a sampler", |context| {
+            // SAFETY: ours; launches keep it until they have ended.
+            let code = unsafe { (context.driver.loader.zeSamplerDestroy)(self.handle.0) };
+            check("zeSamplerDestroy", code)
+        });
+    }
+}
+
+/// Copies of pixels, each of which signals an event then.
+impl List {
+    /// Copies a part of an image to the same part of another one, or elsewhere.
+    ///
+    /// # Safety
+    /// Images and event stay until the list is past this. The parts are inside, and don't overlap.
+    pub(crate) unsafe fn copy_image(
+        &self,
+        (to, to_region): (ImageHandle, ImageRegion),
+        (from, from_region): (ImageHandle, ImageRegion),
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let append = self.loader().zeCommandListAppendImageCopyRegion;
+        let (to_region, from_region) = (to_region.raw(), from_region.raw());
+        let (list, none) = (self.handle().0, ptr::null_mut());
+        // SAFETY: promised by the caller; the regions are live for the call.
+        let code = unsafe {
+            append(
+                list,
+                to.0,
+                from.0,
+                &to_region,
+                &from_region,
+                raw(signal),
+                0,
+                none,
+            )
+        };
+        check("zeCommandListAppendImageCopyRegion", code)
+    }
+
+    /// Copies a part of an image to memory without gaps.
+    ///
+    /// # Safety
+    /// As for `copy_image`; the memory is there until the list is past this.
+    pub(crate) unsafe fn read_image(
+        &self,
+        to: *mut c_void,
+        (from, region): (ImageHandle, ImageRegion),
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let append = self.loader().zeCommandListAppendImageCopyToMemory;
+        let (list, region, none) = (self.handle().0, region.raw(), ptr::null_mut());
+        // SAFETY: promised by the caller; the region is live for the call.
+        let code = unsafe { append(list, to, from.0, &region, raw(signal), 0, none) };
+        check("zeCommandListAppendImageCopyToMemory", code)
+    }
+
+    /// Copies memory without gaps to a part of an image.
+    ///
+    /// # Safety
+    /// As for `read_image`.
+    pub(crate) unsafe fn write_image(
+        &self,
+        (to, region): (ImageHandle, ImageRegion),
+        from: *const c_void,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let append = self.loader().zeCommandListAppendImageCopyFromMemory;
+        let (list, region, none) = (self.handle().0, region.raw(), ptr::null_mut());
+        // SAFETY: promised by the caller; the region is live for the call.
+        let code = unsafe { append(list, to.0, from, &region, raw(signal), 0, none) };
+        check("zeCommandListAppendImageCopyFromMemory", code)
+    }
+}
+
+/// Returns a number as the driver takes it.
+pub(crate) fn small(number: usize) -> Result<u32> {
+    u32::try_from(number)
+        .map_err(|_| Error::invalid(format!("{number} pixels are more than the driver counts")))
+}

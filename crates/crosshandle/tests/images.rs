@@ -1,0 +1,176 @@
+//! Images on the host, where an OpenCL runtime has them; elsewhere the tests say so and pass. The adapters'
+//! clients have what several processes do with them.
+
+use crosshandle::{
+    Addressing, ChannelOrder, ChannelType, Command, Context, Device, Error, Filter, Image,
+    ImageDescription, ImageFormat, ImageKind, ImagePart, KernelArguments, LaunchShape, Pitches,
+    ProgramImage, QueueOrder, SamplerDescription,
+};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const FORMAT: ImageFormat = ImageFormat {
+    order: ChannelOrder::Rgba,
+    channel: ChannelType::UnsignedInt8,
+};
+const ALL: ImagePart = ImagePart {
+    origin: [0; 3],
+    extent: [6, 4, 1],
+};
+const BYTES: usize = 6 * 4 * 4;
+
+fn context() -> Option<Context> {
+    let host = Device::find("host").unwrap();
+    match host.images() {
+        Ok(limits) => {
+            assert!(limits.size_2d[0] >= 6 && limits.samplers > 0);
+            Some(Context::new(&host).unwrap())
+        }
+        Err(Error::Unsupported(reason)) => {
+            println!("not tested: {reason}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn image(context: &Context) -> Image {
+    let description = ImageDescription::new(ImageKind::TwoD, FORMAT, ALL.extent);
+    context.create_image(&description).unwrap()
+}
+
+fn sampler() -> SamplerDescription {
+    SamplerDescription {
+        is_normalized: false,
+        addressing: Addressing::ClampToEdge,
+        filter: Filter::Nearest,
+    }
+}
+
+#[test]
+fn commands_on_pixels_wait_and_signal_and_keep_what_they_use() {
+    let Some(context) = context() else { return };
+    // SAFETY: the assembler's validator passed it.
+    let module =
+        unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
+    let shift = context.load_program(module).unwrap();
+    let shift = shift.kernel("shift").unwrap();
+    for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
+        let queue = context.create_queue_with(order).unwrap();
+        let gate = context.create_event().unwrap();
+        let steps = [0; 4].map(|_| context.create_event().unwrap());
+        let (from, to) = (image(&context), image(&context));
+        let memory = context.allocate(BYTES).unwrap();
+        let tight = from.tight_pitches(&ALL);
+        let copy = Command::write_image(memory.all(), tight, &from, ALL).unwrap();
+        queue
+            .submit(copy.after_value(&gate, 1).signal(&steps[0]))
+            .unwrap();
+        let arguments = KernelArguments::new()
+            .image(&from)
+            .image(&to)
+            .sampler(&context.create_sampler(&sampler()).unwrap())
+            .value(1_u32);
+        // SAFETY: the kernel stays within the images.
+        let launch = unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) };
+        let launch = launch.unwrap().after_value(&steps[0], 1);
+        queue.submit(launch.signal(&steps[1])).unwrap();
+        // Within one image, without overlap: the right half to the left.
+        let half = ImagePart {
+            origin: [3, 0, 0],
+            extent: [3, 4, 1],
+        };
+        let copy = Command::copy_image(&to, half, &to, [0; 3]).unwrap();
+        queue
+            .submit(copy.after_value(&steps[1], 1).signal(&steps[2]))
+            .unwrap();
+        let copy = Command::read_image(&to, ALL, memory.all(), tight).unwrap();
+        queue
+            .submit(copy.after_value(&steps[2], 1).signal(&steps[3]))
+            .unwrap();
+        drop((from, to));
+        assert!(!steps[3].try_wait().unwrap(), "the gate is closed");
+        let pixels: Vec<u8> = (0..BYTES as u8).collect();
+        memory.write(0, &pixels).unwrap();
+        gate.signal().unwrap();
+        steps[3].wait_value_timeout(1, TIMEOUT).unwrap();
+        let mut found = vec![0; BYTES];
+        memory.read(0, &mut found).unwrap();
+        let wanted = (0..24_u8).flat_map(|pixel| {
+            let (row, column) = (pixel / 6, pixel % 6);
+            let source = 6 * row + [4, 5, 5, 4, 5, 5][usize::from(column)];
+            (0..4).map(move |channel| 4 * source + channel + 1)
+        });
+        assert_eq!(found, wanted.collect::<Vec<_>>(), "{order:?}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let Some(context) = context() else { return };
+    let (one, memory) = (image(&context), context.allocate(BYTES).unwrap());
+    let tight = one.tight_pitches(&ALL);
+    let outside = ImagePart {
+        origin: [usize::MAX, 0, 0],
+        ..ALL
+    };
+    let invalid = |result: Result<Command, Error>| {
+        let error = result.expect_err("refused");
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    };
+    invalid(Command::write_image(memory.all(), tight, &one, outside));
+    invalid(Command::read_image(
+        &one,
+        ALL,
+        memory.range(1..).unwrap(),
+        tight,
+    ));
+    let narrow = Pitches { row: 23, ..tight };
+    invalid(Command::read_image(&one, ALL, memory.all(), narrow));
+    let part = ImagePart {
+        origin: [0; 3],
+        extent: [2, 2, 1],
+    };
+    invalid(Command::copy_image(&one, part, &one, [1, 1, 0]));
+    invalid(Command::copy_image(&one, part, &one, [5, 0, 0]));
+    let description = ImageDescription::new(ImageKind::TwoD, FORMAT, [usize::MAX, 1, 1]);
+    let refused = context.create_image(&description).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+    let format = ImageFormat {
+        order: ChannelOrder::Rgb,
+        ..FORMAT
+    };
+    let description = ImageDescription::new(ImageKind::TwoD, format, [1; 3]);
+    let refused = context.create_image(&description).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+
+    let other = Context::new(context.device()).unwrap();
+    let foreign = image(&other);
+    invalid(Command::copy_image(&one, ALL, &foreign, [0; 3]));
+    let copy = Command::read_image(&foreign, ALL, memory.all(), tight).unwrap();
+    let refused = context.create_queue().unwrap().submit(copy).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+    let copy = Command::read_image(&one, ALL, memory.all(), tight).unwrap();
+    let refused = context.create_graph().add(copy, &[]).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+}
+
+#[test]
+fn a_kernel_takes_images_where_it_has_such_parameters() {
+    let Some(context) = context() else { return };
+    // SAFETY: the assembler's validator passed it.
+    let module =
+        unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
+    let program = context.load_program(module).unwrap();
+    let shift = program.kernel("shift").unwrap();
+    let (one, how) = (image(&context), context.create_sampler(&sampler()).unwrap());
+    let launch = |arguments| {
+        // SAFETY: what fits is no longer than the images.
+        unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) }
+    };
+    let new = KernelArguments::new;
+    assert!(launch(new().image(&one).image(&one).sampler(&how).value(1_u32)).is_ok());
+    assert!(launch(new().sampler(&how).image(&one).sampler(&how).value(1_u32)).is_err());
+    assert!(launch(new().address(64).image(&one).sampler(&how).value(1_u32)).is_err());
+    assert!(launch(new().image(&one).image(&one).image(&one).value(1_u32)).is_err());
+}

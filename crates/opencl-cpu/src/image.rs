@@ -1,0 +1,399 @@
+//! Images and samplers, and the commands on images.
+
+use crate::Runtime;
+use crate::failure::{Failure, check};
+use crate::queue::{Completion, Queue};
+use crate::runtime::value;
+use crate::types::*;
+use std::ffi::c_void;
+use std::ptr;
+
+/// The limits of images on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageLimits {
+    /// The largest image of one or two dimensions, in pixels.
+    pub size_2d: [usize; 2],
+    /// The largest image of three dimensions, in pixels.
+    pub size_3d: [usize; 3],
+    /// The most images of an array.
+    pub layers: usize,
+    /// The most images that a kernel reads.
+    pub read_arguments: u32,
+    /// The most images that a kernel writes.
+    pub write_arguments: u32,
+    /// The most images that a kernel both reads and writes.
+    pub read_write_arguments: u32,
+    /// The most samplers of a kernel.
+    pub samplers: u32,
+}
+
+/// The dimensions of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageKind {
+    /// A row.
+    OneD,
+    /// A rectangle.
+    TwoD,
+    /// A cuboid.
+    ThreeD,
+    /// Rows.
+    OneDArray,
+    /// Rectangles.
+    TwoDArray,
+}
+
+/// The channels of a pixel, in their order, as OpenCL names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "each is the name of its channels")]
+pub enum ChannelOrder {
+    R = 0x10B0,
+    A = 0x10B1,
+    Rg = 0x10B2,
+    Ra = 0x10B3,
+    Rgb = 0x10B4,
+    Rgba = 0x10B5,
+    Bgra = 0x10B6,
+    Argb = 0x10B7,
+    Intensity = 0x10B8,
+    Luminance = 0x10B9,
+    Rx = 0x10BA,
+    Rgx = 0x10BB,
+    Rgbx = 0x10BC,
+    Srgba = 0x10C1,
+    Abgr = 0x10C3,
+}
+
+/// The type of each channel, as OpenCL names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "each is the name of its type")]
+pub enum ChannelType {
+    SnormInt8 = 0x10D0,
+    SnormInt16 = 0x10D1,
+    UnormInt8 = 0x10D2,
+    UnormInt16 = 0x10D3,
+    UnormShort565 = 0x10D4,
+    UnormShort555 = 0x10D5,
+    UnormInt101010 = 0x10D6,
+    SignedInt8 = 0x10D7,
+    SignedInt16 = 0x10D8,
+    SignedInt32 = 0x10D9,
+    UnsignedInt8 = 0x10DA,
+    UnsignedInt16 = 0x10DB,
+    UnsignedInt32 = 0x10DC,
+    HalfFloat = 0x10DD,
+    Float = 0x10DE,
+}
+
+/// An image that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageDescription {
+    /// Its dimensions.
+    pub kind: ImageKind,
+    /// The channels of a pixel.
+    pub order: ChannelOrder,
+    /// The type of each channel.
+    pub channel: ChannelType,
+    /// Its size in pixels. An array has its layers in the dimension after those of its images.
+    pub extent: [usize; 3],
+}
+
+/// An image, which kernels read and write. Any thread may use it.
+pub struct ImageObject {
+    runtime: &'static Runtime,
+    memory: cl_mem,
+    kind: ImageKind,
+}
+
+/// What a sampler answers for pixels outside an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Addressing {
+    /// They are not asked for.
+    None = 0x1130,
+    /// The nearest pixel.
+    ClampToEdge = 0x1131,
+    /// The colour of the border.
+    Clamp = 0x1132,
+    /// The image is repeated.
+    Repeat = 0x1133,
+    /// The image is repeated, every other time as in a mirror.
+    MirroredRepeat = 0x1134,
+}
+
+/// A sampler that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamplerDescription {
+    /// Coordinates are fractions of the image's size.
+    pub is_normalized: bool,
+    /// What it answers for pixels outside the image.
+    pub addressing: Addressing,
+    /// It mixes the pixels around a place, instead of taking the nearest one.
+    pub is_linear: bool,
+}
+
+/// A sampler: how kernels read an image. Any thread may use it.
+pub struct SamplerObject {
+    runtime: &'static Runtime,
+    sampler: cl_sampler,
+}
+
+/// A part of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its first pixel, in each dimension.
+    pub origin: [usize; 3],
+    /// Its size in pixels; no dimension is 0.
+    pub extent: [usize; 3],
+}
+
+impl ImageObject {
+    /// Makes an image, whose pixels are arbitrary.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code; [`is_unsupported_format`](Failure::is_unsupported_format) for channels
+    /// that it does not have.
+    pub fn new(runtime: &'static Runtime, image: &ImageDescription) -> Result<Self, Failure> {
+        let [x, y, z] = image.extent;
+        let (kind, height, depth, layers) = match image.kind {
+            ImageKind::OneD => (CL_MEM_OBJECT_IMAGE1D, 0, 0, 0),
+            ImageKind::TwoD => (CL_MEM_OBJECT_IMAGE2D, y, 0, 0),
+            ImageKind::ThreeD => (CL_MEM_OBJECT_IMAGE3D, y, z, 0),
+            ImageKind::OneDArray => (CL_MEM_OBJECT_IMAGE1D_ARRAY, 0, 0, y),
+            ImageKind::TwoDArray => (CL_MEM_OBJECT_IMAGE2D_ARRAY, y, 0, z),
+        };
+        let format = cl_image_format {
+            image_channel_order: image.order as cl_uint,
+            image_channel_data_type: image.channel as cl_uint,
+        };
+        let description = cl_image_desc {
+            image_type: kind,
+            image_width: x,
+            image_height: height,
+            image_depth: depth,
+            image_array_size: layers,
+            image_row_pitch: 0,
+            image_slice_pitch: 0,
+            num_mip_levels: 0,
+            num_samples: 0,
+            mem_object: cl_mem::NULL,
+        };
+        let mut code = CL_SUCCESS;
+        // SAFETY: the context lives, as format and description do for the call; there is no pointer.
+        let memory = unsafe {
+            (runtime.library.clCreateImage)(
+                runtime.context,
+                CL_MEM_READ_WRITE,
+                &format,
+                &description,
+                ptr::null_mut(),
+                &mut code,
+            )
+        };
+        check("clCreateImage", code)?;
+        Ok(Self {
+            runtime,
+            memory,
+            kind: image.kind,
+        })
+    }
+
+    /// Returns the runtime.
+    pub fn runtime(&self) -> &'static Runtime {
+        self.runtime
+    }
+
+    /// Returns the size of a pixel in bytes.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code.
+    pub fn pixel_bytes(&self) -> Result<usize, Failure> {
+        value("clGetImageInfo", |size, place, written| {
+            // SAFETY: the image lives, and the place has as many bytes.
+            unsafe {
+                (self.runtime.library.clGetImageInfo)(
+                    self.memory,
+                    CL_IMAGE_ELEMENT_SIZE,
+                    size,
+                    place,
+                    written,
+                )
+            }
+        })
+    }
+
+    /// Returns the `cl_mem`, whose bytes are an argument of a kernel.
+    pub fn raw(&self) -> usize {
+        self.memory.0.expose_provenance()
+    }
+
+    /// Returns the pitches that the runtime takes for memory whose rows and slices are so far apart.
+    fn pitches(&self, row: usize, slice: usize) -> (usize, usize) {
+        match self.kind {
+            ImageKind::OneD => (0, 0),
+            ImageKind::TwoD => (row, 0),
+            // Its layers are slices by the specification, and rows for Intel's runtime.
+            ImageKind::OneDArray => (row, row),
+            ImageKind::ThreeD | ImageKind::TwoDArray => (row, slice),
+        }
+    }
+}
+
+impl Drop for ImageObject {
+    fn drop(&mut self) {
+        if self.runtime.is_elsewhere() {
+            return;
+        }
+        // SAFETY: made here, and released once; commands keep it as long as they need it.
+        unsafe { (self.runtime.library.clReleaseMemObject)(self.memory) };
+    }
+}
+
+impl SamplerObject {
+    /// Makes a sampler.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code.
+    pub fn new(runtime: &'static Runtime, sampler: &SamplerDescription) -> Result<Self, Failure> {
+        const CL_FILTER_NEAREST: cl_bitfield = 0x1140;
+        let properties = [
+            CL_SAMPLER_NORMALIZED_COORDS,
+            cl_bitfield::from(sampler.is_normalized),
+            CL_SAMPLER_ADDRESSING_MODE,
+            sampler.addressing as cl_bitfield,
+            CL_SAMPLER_FILTER_MODE,
+            CL_FILTER_NEAREST + cl_bitfield::from(sampler.is_linear),
+            0,
+        ];
+        let mut code = CL_SUCCESS;
+        // SAFETY: the context lives, and the properties end with a zero.
+        let sampler = unsafe {
+            (runtime.library.clCreateSamplerWithProperties)(
+                runtime.context,
+                properties.as_ptr(),
+                &mut code,
+            )
+        };
+        check("clCreateSamplerWithProperties", code)?;
+        Ok(Self { runtime, sampler })
+    }
+
+    /// Returns the `cl_sampler`, whose bytes are an argument of a kernel.
+    pub fn raw(&self) -> usize {
+        self.sampler.0.expose_provenance()
+    }
+}
+
+impl Drop for SamplerObject {
+    fn drop(&mut self) {
+        if self.runtime.is_elsewhere() {
+            return;
+        }
+        // SAFETY: made here, and released once; kernels keep it as long as they need it.
+        unsafe { (self.runtime.library.clReleaseSampler)(self.sampler) };
+    }
+}
+
+/// Commands on images. Rows and slices in memory are as many bytes apart as is said; an array of rows has
+/// one for each layer.
+impl Queue {
+    /// Submits a copy of a part of an image to memory.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code, for a part that is not inside.
+    ///
+    /// # Safety
+    /// The rows and slices can be written there until the copy is done.
+    pub unsafe fn read_image(
+        &self,
+        image: &ImageObject,
+        part: &Part,
+        (to, row, slice): (*mut u8, usize, usize),
+    ) -> Result<Completion, Failure> {
+        let (row, slice) = image.pitches(row, slice);
+        let mut event = cl_event::NULL;
+        // SAFETY: queue and image live; the rest is promised to this function.
+        let code = unsafe {
+            (self.runtime().library.clEnqueueReadImage)(
+                self.handle(),
+                image.memory,
+                CL_FALSE,
+                part.origin.as_ptr(),
+                part.extent.as_ptr(),
+                row,
+                slice,
+                to.cast::<c_void>(),
+                0,
+                ptr::null(),
+                &mut event,
+            )
+        };
+        check("clEnqueueReadImage", code)?;
+        Ok(Completion::new(self.runtime(), event))
+    }
+
+    /// Submits a copy of memory to a part of an image.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code, for a part that is not inside.
+    ///
+    /// # Safety
+    /// The rows and slices can be read there until the copy is done.
+    pub unsafe fn write_image(
+        &self,
+        image: &ImageObject,
+        part: &Part,
+        (from, row, slice): (*const u8, usize, usize),
+    ) -> Result<Completion, Failure> {
+        let (row, slice) = image.pitches(row, slice);
+        let mut event = cl_event::NULL;
+        // SAFETY: queue and image live; the rest is promised to this function.
+        let code = unsafe {
+            (self.runtime().library.clEnqueueWriteImage)(
+                self.handle(),
+                image.memory,
+                CL_FALSE,
+                part.origin.as_ptr(),
+                part.extent.as_ptr(),
+                row,
+                slice,
+                from.cast::<c_void>(),
+                0,
+                ptr::null(),
+                &mut event,
+            )
+        };
+        check("clEnqueueWriteImage", code)?;
+        Ok(Completion::new(self.runtime(), event))
+    }
+
+    /// Submits a copy of a part of an image to the same part of another one, or to one elsewhere in it.
+    ///
+    /// # Errors
+    /// Fails with the runtime's code: for parts that are not inside or overlap, and for different channels.
+    pub fn copy_image(
+        &self,
+        from: (&ImageObject, [usize; 3]),
+        to: (&ImageObject, [usize; 3]),
+        extent: [usize; 3],
+    ) -> Result<Completion, Failure> {
+        let mut event = cl_event::NULL;
+        // SAFETY: queue and images live, and there are three dimensions.
+        let code = unsafe {
+            (self.runtime().library.clEnqueueCopyImage)(
+                self.handle(),
+                from.0.memory,
+                to.0.memory,
+                from.1.as_ptr(),
+                to.1.as_ptr(),
+                extent.as_ptr(),
+                0,
+                ptr::null(),
+                &mut event,
+            )
+        };
+        check("clEnqueueCopyImage", code)?;
+        Ok(Completion::new(self.runtime(), event))
+    }
+}

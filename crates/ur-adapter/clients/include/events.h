@@ -1,0 +1,41 @@
+/* Helpers of the clients that order work of several processes by shared events. */
+#ifndef EVENTS_H
+#define EVENTS_H
+
+#include "ur.h"
+
+/* Returns a new event that can be shared. */
+static inline ur_event_handle_t shared_event(struct runtime *ur) {
+  ur_exp_event_desc_t description = {UR_STRUCTURE_TYPE_EXP_EVENT_DESC, NULL, UR_EXP_EVENT_FLAG_IPC_EXP};
+  ur_event_handle_t event = NULL;
+  UR(urEventCreateExp(ur->context, ur->device, &description, &event));
+  return event;
+}
+
+/* Returns the bytes of an event's handle, whose buffer is put back at once. */
+static inline struct bytes share_event(struct runtime *ur, ur_event_handle_t event) {
+  void *data = NULL;
+  size_t size = 0;
+  UR(urIPCGetEventHandleExp(event, &data, &size));
+  struct bytes bytes = bytes_of(data, size);
+  UR(urIPCPutEventHandleExp(ur->context, data));
+  return bytes;
+}
+
+static inline ur_event_handle_t open_event(struct runtime *ur, struct bytes handle) {
+  ur_event_handle_t event = NULL;
+  UR(urIPCOpenEventHandleExp(ur->context, handle.data, handle.size, &event));
+  return event;
+}
+
+/* Signals an event after all commands that the queue was given. */
+static inline void signal_event(struct runtime *ur, ur_event_handle_t event) {
+  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &event));
+}
+
+/* Lets the queue wait for an event's latest signal. */
+static inline void wait_for(struct runtime *ur, ur_event_handle_t event) {
+  UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 1, &event, NULL));
+}
+
+#endif

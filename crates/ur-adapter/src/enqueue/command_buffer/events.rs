@@ -1,0 +1,71 @@
+//! Updates of the events of recorded commands.
+
+use super::parts::{PartEvents, check_number};
+use super::{CommandBuffer, RecordedCommand};
+use crate::abi::boundary::{Out, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::object::Handle;
+use crate::enqueue::WaitList;
+use crate::event::{Event, Origin};
+use crosshandle::EventOptions;
+use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
+
+/// What a command waits for and signals, as it was recorded.
+pub(super) struct CommandEvents {
+    pub(super) of_part: std::sync::Arc<Lock<PartEvents>>,
+    pub(super) wait_count: usize,
+    pub(super) is_signalling: bool,
+}
+
+impl CommandBuffer {
+    /// Makes an event that a command signals at each run. It is complete until the first one.
+    pub(super) fn create_event(&self) -> Result<crosshandle::Event> {
+        let options = EventOptions::new()
+            .shareable(false)
+            .profiling(self.is_profiling);
+        Ok(self.context.on(&self.device)?.create_event_with(options)?)
+    }
+
+    /// Returns a handle for such an event.
+    pub(super) fn hand_out(&self, event: crosshandle::Event) -> ur_event_handle_t {
+        let command = ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP;
+        Event::hand_out(self.context.clone(), event, Origin::Recorded(command))
+    }
+}
+
+entry_points! {
+    /// Runs from now on signal a new event; those that were enqueued before signal the old one.
+    pub(super) fn update_signal(command: Handle<RecordedCommand>, event: Out<ur_event_handle_t>) {
+        let buffer = command.buffer()?;
+        buffer.updatable()?;
+        if !command.events.is_signalling {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+                "this command was recorded without an event to signal",
+            ));
+        }
+        let new = buffer.create_event()?;
+        let replaced = command.events.of_part.lock().signal.replace(new.clone());
+        drop(replaced);
+        event.put(buffer.hand_out(new))
+    }
+
+    /// Runs from now on wait for other events.
+    pub(super) fn update_waits(
+        command: Handle<RecordedCommand>,
+        waits(count, first): WaitList,
+    ) {
+        command.buffer()?.updatable()?;
+        let new = waits.iter().map(|event| event.inner().map(|_| event.to_ref()));
+        let new = new.collect::<Result<Vec<_>>>()?;
+        check_number(command.events.wait_count, new.len())?;
+        if new.is_empty() {
+            return Ok(());
+        }
+        // What they keep goes with no lock held.
+        let replaced = std::mem::replace(&mut command.events.of_part.lock().waits, new);
+        drop(replaced);
+        Ok(())
+    }
+}

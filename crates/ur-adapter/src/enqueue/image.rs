@@ -1,0 +1,158 @@
+//! Commands on images.
+
+use super::buffer::Side;
+use super::submission::{Submission, WaitList};
+use crate::abi::boundary::{MaybeOut, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Handle;
+use crate::memory::image::Image;
+use crate::queue::Queue;
+use crosshandle::{Command, Error, ImageKind, ImagePart, MemoryRange, Pitches, Region};
+use std::ffi::c_void;
+use unified_runtime_sys::{
+    ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,
+};
+
+/// The place of an image's part in memory of the user's.
+pub(crate) struct PartLayout(Side);
+
+impl PartLayout {
+    /// Returns the place of rows and slices that are so far apart, or with nothing between them for 0. An array
+    /// of rows has them as far apart as slices.
+    ///
+    /// # Errors
+    /// `INVALID_SIZE` for an empty part, and pitches that are less than a row or slice.
+    pub(crate) fn new(
+        image: &Image,
+        part: &ImagePart,
+        row_pitch: usize,
+        slice_pitch: usize,
+    ) -> Result<Self> {
+        let description = image.inner().description();
+        let [x, y, z] = part.extent;
+        let width = x.checked_mul(description.format.pixel_bytes());
+        let (row, slice) = match description.kind {
+            ImageKind::OneDArray if slice_pitch != 0 => (slice_pitch, 0),
+            _ => (row_pitch, slice_pitch),
+        };
+        let start = ur_rect_offset_t { x: 0, y: 0, z: 0 };
+        let side = width.and_then(|width| {
+            let region = Region {
+                width,
+                rows: y,
+                slices: z,
+            };
+            Side::new(start, region, row, slice)
+        });
+        side.map(Self).ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+                "the part is empty, or a pitch does not fit it",
+            )
+        })
+    }
+
+    pub(crate) fn pitches(&self) -> Pitches {
+        self.0.pitches()
+    }
+
+    /// Returns the range of the memory.
+    ///
+    /// # Errors
+    /// `INVALID_NULL_POINTER`.
+    ///
+    /// # Safety
+    /// The rows and slices there are valid until the command that uses the range is done.
+    pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
+        // SAFETY: as promised to this function.
+        unsafe { self.0.in_user_memory(pointer) }
+    }
+}
+
+fn origin(given: ur_rect_offset_t) -> [usize; 3] {
+    [given.x, given.y, given.z].map(|at| usize::try_from(at).unwrap_or(usize::MAX))
+}
+
+fn extent(given: ur_rect_region_t) -> Result<[usize; 3]> {
+    let extent = [given.width, given.height, given.depth];
+    if extent.contains(&0) {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+            "the region has no pixels",
+        ));
+    }
+    Ok(extent.map(|size| usize::try_from(size).unwrap_or(usize::MAX)))
+}
+
+/// Returns the failure of a copy that the library refuses: all but its sizes was checked.
+fn refusal(error: Error) -> Failure {
+    match error {
+        Error::InvalidArgument(_) => {
+            Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_SIZE)
+        }
+        error => error.into(),
+    }
+}
+
+entry_points! {
+    pub(super) fn read(
+        queue: Handle<Queue>,
+        image: Handle<Image>,
+        is_blocking: ur_bool_t,
+        first: ur_rect_offset_t,
+        region: ur_rect_region_t,
+        row_pitch: usize,
+        slice_pitch: usize,
+        to: *mut c_void,
+        waits(count, first_wait): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
+        let part = ImagePart { origin: origin(first), extent: extent(region)? };
+        let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
+        // SAFETY: the caller passes memory that is valid until the command is done.
+        let memory = unsafe { place.in_user_memory(to) }?;
+        let command = Command::read_image(image.inner(), part, memory, place.pitches());
+        let submission = Submission::new(queue, waits, event)?;
+        let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_READ;
+        submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
+    }
+
+    pub(super) fn write(
+        queue: Handle<Queue>,
+        image: Handle<Image>,
+        is_blocking: ur_bool_t,
+        first: ur_rect_offset_t,
+        region: ur_rect_region_t,
+        row_pitch: usize,
+        slice_pitch: usize,
+        from: *mut c_void,
+        waits(count, first_wait): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
+        let part = ImagePart { origin: origin(first), extent: extent(region)? };
+        let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
+        // SAFETY: the caller passes memory that is valid until the command is done.
+        let memory = unsafe { place.in_user_memory(from) }?;
+        let command = Command::write_image(memory, place.pitches(), image.inner(), part);
+        let submission = Submission::new(queue, waits, event)?;
+        let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_WRITE;
+        submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
+    }
+
+    pub(super) fn copy(
+        queue: Handle<Queue>,
+        from: Handle<Image>,
+        to: Handle<Image>,
+        from_first: ur_rect_offset_t,
+        to_first: ur_rect_offset_t,
+        region: ur_rect_region_t,
+        waits(count, first_wait): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
+        let part = ImagePart { origin: origin(from_first), extent: extent(region)? };
+        let command = Command::copy_image(from.inner(), part, to.inner(), origin(to_first));
+        let submission = Submission::new(queue, waits, event)?;
+        let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_COPY;
+        submission.submit(kind, command.map_err(refusal)?, false)
+    }
+}

@@ -1,0 +1,206 @@
+//! Images: pixels that kernels read and write by their coordinates, and commands copy.
+//!
+//! An image has memory of its own, laid out by the driver. What is at a host pointer is copied into it when it
+//! is made, also with the flag that allows using that memory in place; the image's contents come back with
+//! a read alone.
+
+mod format;
+
+use super::buffer::check_flags;
+use super::object::MemoryObject;
+use crate::abi::boundary::{In, MaybeIn, Out, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::object::{Handle, Ref};
+use crate::abi::query::Query;
+use crate::context::Context;
+use crate::enqueue::image::PartLayout;
+use crate::queue::destination::Destination;
+use crosshandle::{Command, Error, ImageDescription, ImageKind, ImagePart};
+use std::ffi::c_void;
+use std::sync::{Arc, Weak};
+use unified_runtime_sys::{
+    ur_image_desc_t, ur_image_format_t, ur_image_info_t, ur_mem_flags_t, ur_mem_handle_t,
+    ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
+};
+
+/// An image. Several UR images share one if they were made from one native handle.
+pub(crate) struct Image {
+    context: Ref<Context>,
+    inner: Arc<crosshandle::Image>,
+}
+
+/// The images of which native handles were given.
+static GIVEN: Lock<Vec<Weak<crosshandle::Image>>> = Lock::new(Vec::new());
+
+impl Image {
+    pub(super) fn context(&self) -> &Ref<Context> {
+        &self.context
+    }
+
+    /// Returns the library's image.
+    pub(crate) fn inner(&self) -> &crosshandle::Image {
+        &self.inner
+    }
+
+    fn description(&self) -> &ImageDescription {
+        self.inner.description()
+    }
+
+    /// Returns the bytes of all pixels.
+    pub(super) fn len(&self) -> usize {
+        self.description().bytes().unwrap_or(usize::MAX)
+    }
+
+    /// Returns the image for a kernel.
+    ///
+    /// # Errors
+    /// `INVALID_MEM_OBJECT` for an image of another context, or on another device.
+    pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<crosshandle::Image> {
+        let (own, _) = self.context.first();
+        let is_near = Arc::ptr_eq(own, destination.device());
+        if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+                "a kernel takes images of its queue's context, on its first device",
+            ));
+        }
+        Ok(crosshandle::Image::clone(&self.inner))
+    }
+
+    /// Answers a query. Dimensions that the image does not have are 0, as in OpenCL.
+    pub(super) fn answer(&self, name: ur_image_info_t, query: Query<'_>) -> Result<()> {
+        let description = self.description();
+        let [x, y, z] = description.extent;
+        let pixel = description.format.pixel_bytes();
+        let (height, depth, layers) = match description.kind {
+            ImageKind::OneD => (0, 0, 0),
+            ImageKind::TwoD => (y, 0, 0),
+            ImageKind::ThreeD => (y, z, 0),
+            ImageKind::OneDArray => (0, 0, y),
+            ImageKind::TwoDArray => (y, 0, z),
+        };
+        let row = x * pixel;
+        let slice = match description.kind {
+            ImageKind::OneD | ImageKind::TwoD => 0,
+            ImageKind::OneDArray => row,
+            ImageKind::ThreeD | ImageKind::TwoDArray => row * y,
+        };
+        match name {
+            ur_image_info_t::UR_IMAGE_INFO_FORMAT => {
+                query.value(format::name_of(description.format))
+            }
+            ur_image_info_t::UR_IMAGE_INFO_ELEMENT_SIZE => query.value(pixel),
+            ur_image_info_t::UR_IMAGE_INFO_ROW_PITCH => query.value(row),
+            ur_image_info_t::UR_IMAGE_INFO_SLICE_PITCH => query.value(slice),
+            ur_image_info_t::UR_IMAGE_INFO_WIDTH => query.value(x),
+            ur_image_info_t::UR_IMAGE_INFO_HEIGHT => query.value(height),
+            ur_image_info_t::UR_IMAGE_INFO_DEPTH => query.value(depth),
+            ur_image_info_t::UR_IMAGE_INFO_ARRAY_SIZE => query.value(layers),
+            ur_image_info_t::UR_IMAGE_INFO_NUM_MIP_LEVELS
+            | ur_image_info_t::UR_IMAGE_INFO_NUM_SAMPLES => query.value(0_u32),
+            _ => Err(Failure::ENUMERATION),
+        }
+    }
+
+    /// Returns the native handle, the driver's own image, good for as long as some object has it.
+    pub(super) fn native_handle(&self) -> ur_native_handle_t {
+        let mut given = GIVEN.lock();
+        given.retain(|image| image.strong_count() > 0);
+        let image = Arc::downgrade(&self.inner);
+        if !given.iter().any(|known| known.ptr_eq(&image)) {
+            given.push(image);
+        }
+        self.inner.native().raw()
+    }
+
+    /// Makes an image, with the pixels at a pointer if there is one.
+    ///
+    /// # Safety
+    /// A pointer is valid for reads of all pixels, as far apart as the description says.
+    unsafe fn new(
+        context: &Ref<Context>,
+        description: &ImageDescription,
+        pixels: Option<(*mut c_void, &ur_image_desc_t)>,
+    ) -> Result<Self> {
+        let (device, inner) = context.first();
+        device.inner().images()?;
+        let made = inner.create_image(description).map_err(refusal)?;
+        let image = Self {
+            context: context.clone(),
+            inner: Arc::new(made),
+        };
+        if let Some((pointer, desc)) = pixels {
+            let part = ImagePart {
+                origin: [0; 3],
+                extent: description.extent,
+            };
+            let place = PartLayout::new(&image, &part, desc.rowPitch, desc.slicePitch);
+            let wrong = "these pitches are less than the image's rows or slices";
+            let place = place.map_err(|_| format::wrong_description(wrong))?;
+            // SAFETY: as promised to this function; the queue is done when this returns.
+            let memory = unsafe { place.in_user_memory(pointer) }?;
+            let queue = inner.create_queue()?;
+            queue.submit(Command::write_image(
+                memory,
+                place.pitches(),
+                &image.inner,
+                part,
+            )?)?;
+            queue.finish()?;
+        }
+        Ok(image)
+    }
+}
+
+/// Returns the failure of making an image on a device that has images.
+fn refusal(error: Error) -> Failure {
+    let result = match error {
+        Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_SIZE,
+        Error::Unsupported(_) => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_IMAGE_FORMAT,
+        error => return error.into(),
+    };
+    Failure::from(error).with_result(result)
+}
+
+entry_points! {
+    pub(super) fn create(
+        context: Handle<Context>,
+        flags: ur_mem_flags_t,
+        format: In<ur_image_format_t>,
+        desc: In<ur_image_desc_t>,
+        pointer: *mut c_void,
+        created: Out<ur_mem_handle_t>,
+    ) {
+        let has_pointer = !pointer.is_null();
+        check_flags(flags, has_pointer)?;
+        let description = format::description(format, desc, has_pointer)?;
+        let pixels = has_pointer.then_some((pointer, desc));
+        // SAFETY: the caller passes memory that has the pixels.
+        let image = unsafe { Image::new(&context.to_ref(), &description, pixels) }?;
+        created.put(MemoryObject::Image(image).hand_out())
+    }
+
+    /// Takes native handles that this adapter has given alone: of another image the library would not know when
+    /// it ends.
+    pub(super) fn create_with_native_handle(
+        native: ur_native_handle_t,
+        context: Handle<Context>,
+        format: In<ur_image_format_t>,
+        desc: In<ur_image_desc_t>,
+        properties: MaybeIn<ur_mem_native_properties_t>,
+        created: Out<ur_mem_handle_t>,
+    ) {
+        let description = format::description(format, desc, false)?;
+        let alive: Vec<_> = GIVEN.lock().iter().filter_map(Weak::upgrade).collect();
+        let found = alive.into_iter().find(|image| image.native().raw() == native);
+        let inner = found.ok_or_else(|| {
+            Failure::argument("this native handle is not one of a living image of this adapter")
+        })?;
+        if *inner.description() != description {
+            return Err(format::wrong_description("the image is not what this describes"));
+        }
+        let context = context.to_ref();
+        created.put(MemoryObject::Image(Image { context, inner }).hand_out())
+    }
+}
