@@ -51,6 +51,7 @@ mod error;
 mod load;
 mod manifest;
 mod model;
+mod moving;
 mod placement;
 mod resume;
 mod source;

@@ -4,6 +4,7 @@ use crate::contents::Work;
 use crate::contents::hash;
 use crate::error::{Error, Result};
 use crate::manifest::{MAX_MANIFEST_BYTES, Manifest, TensorInfo};
+use crate::moving;
 use crate::placement::OpenOptions;
 use crate::state::{State, deadline_after};
 use crate::store::{DATA, MANIFEST, STATE, Store};
@@ -348,6 +349,58 @@ impl Model {
         }
     }
 
+    /// Copies the model to memory of another device, as a rule the host's, publishes it there as the next version of
+    /// its name, and [sleeps](Self::sleep). The memory that it had is free when nobody else has it open. To
+    /// [wake](Self::wake) brings it back in the same way. The options' threads and progress count.
+    ///
+    /// # Errors
+    /// As [`sleep`](Self::sleep), [`Store::open`] and [`Loaded::publish`](crate::Loaded::publish);
+    /// [`Error::Overwritten`] if an update came between. The model is awake then.
+    pub fn sleep_to(&mut self, device: &str, options: &LoadOptions) -> Result<()> {
+        if self.is_asleep() {
+            return Ok(());
+        }
+        let memory = self.memory()?;
+        if Arc::strong_count(memory) > 1 || memory.is_in_use() {
+            return Err(Error::InUse);
+        }
+        if self.range.is_none() {
+            return self.sleep();
+        }
+        self.refresh(UPDATE_PATIENCE)?;
+        let moved = moving::move_to(&self.store, self, device, options)?;
+        self.sleep()?;
+        self.version = moved.version;
+        Ok(())
+    }
+
+    /// Brings what the name stands for from the host to the model's device, as the next version of the name.
+    fn bring_back(&mut self) -> Result<()> {
+        let own = self.context.0.device();
+        let held = self.store.holder().open(&self.name)?;
+        let data = held.part(DATA).and_then(|part| part.read_only);
+        // Memory of another device is mapped as it is, where that is possible.
+        let is_here = own.info().backend == BackendKind::Host
+            || data.is_none_or(|data| data.backend() != BackendKind::Host);
+        if is_here {
+            return Ok(());
+        }
+        let device = own.to_string();
+        let there = self.store.open(&self.name)?;
+        if there.manifest.has_layout_of(&self.manifest) {
+            let moved = moving::move_to(&self.store, &there, &device, &LoadOptions::new())?;
+            // To who looks whether it is another one, it is not.
+            if there.version == self.version {
+                self.version = moved.version;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
     /// Maps what the name stands for now at the addresses that the model had. Returns whether the
     /// [hash](Self::hash) or the [version](Self::version) is another one.
     ///
@@ -364,6 +417,9 @@ impl Model {
     /// # Errors
     /// As [`wake`](Self::wake).
     pub fn wake_within(&mut self, timeout: Duration) -> Result<bool> {
+        if self.is_asleep() {
+            self.bring_back()?;
+        }
         let Some(range) = self.range.as_ref().filter(|_| self.memory.is_none()) else {
             return Ok(false);
         };

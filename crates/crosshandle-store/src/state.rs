@@ -138,6 +138,11 @@ impl State {
         Self::without_hashes(host, address, pieces as usize, Phase::Torn)
     }
 
+    /// Makes the state of a model of so many pieces, whose hashes are not known.
+    pub(crate) fn create_unhashed(host: &Context, address: usize, pieces: u64) -> Result<Self> {
+        Self::without_hashes(host, address, pieces as usize, Phase::Stable)
+    }
+
     fn without_hashes(host: &Context, address: usize, pieces: usize, phase: Phase) -> Result<Self> {
         let memory = host.allocate(HASHES + pieces * HASH_BYTES)?;
         memory.write(0, &vec![0; memory.len()])?;

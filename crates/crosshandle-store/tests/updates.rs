@@ -543,3 +543,44 @@ fn a_model_sleeps_and_wakes_at_the_addresses_that_all_have() {
     own.wake().expect("held");
     assert_eq!((own.address(), first_byte(&own)), (address, 2));
 }
+
+#[test]
+fn a_model_sleeps_in_other_memory_and_comes_back() {
+    const TEST: &str = "a_model_sleeps_in_other_memory_and_comes_back";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _holder = start_holder(TEST, &directory);
+    let store = store(&directory);
+    publish(&store, 5);
+    let options = OpenOptions::new().agreed_address();
+    let mut model = store.open_with("model", &options).expect("held");
+    let (hash, address) = (model.hash(), model.address());
+    let kept = std::sync::Arc::clone(model.memory().expect("awake"));
+    let refused = model.sleep_to("host", &LoadOptions::new());
+    assert!(matches!(refused, Err(Error::InUse)), "{refused:?}");
+    drop(kept);
+    let other = store.open("model").expect("held");
+    model
+        .sleep_to("host", &LoadOptions::new())
+        .expect("nobody uses it");
+    assert!(model.is_asleep());
+    // It is other memory, with the same contents, for all who open it.
+    let moved = store.open_expecting("model", hash).expect("held");
+    assert_eq!((other.version(), moved.version()), (1, 2));
+    assert_ne!(moved.handle(), other.handle());
+    moved.verify(&LoadOptions::new()).expect("the same bytes");
+    assert!(!model.wake().expect("held"), "nothing has changed");
+    assert_eq!((model.hash(), model.address()), (hash, address));
+    assert_eq!(first_byte(&model), 5);
+    model.verify(&LoadOptions::new()).expect("the same bytes");
+    // An update goes on from there.
+    let mut updater = store.updater("model").expect("held");
+    let (_, small) = tensors(6);
+    let mut update = updater.begin(DEADLINE).expect("nobody writes");
+    update.write([named("small", &small)]).expect("it fits");
+    update.finish().expect("the hash");
+    assert_eq!(first_byte(&model), 6);
+    assert_eq!(first_byte(&other), 5);
+}

@@ -1,6 +1,7 @@
 //! The tests of the wheel: the tour, the types, and the package's tests with the libraries that take its arrays.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,17 +19,9 @@ const TEST_LIMIT: Duration = Duration::from_secs(10 * 60);
 const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
 /// The tests over the Unified Runtime adapter.
 const USM_TESTS: &str = "test_usm.py";
-/// Modules of libraries that the package uses if they are there, and that pyright finds as stubs instead: all of their
-/// names are of any type.
-const STUBBED: [&str; 7] = [
-    "cupy/__init__",
-    "dpctl/__init__",
-    "dpctl/memory",
-    "dpnp/__init__",
-    "torch/__init__",
-    "torch/multiprocessing",
-    "torch/nn",
-];
+/// Libraries that the package uses if they are there. Pyright finds stubs of them instead, in which all names are of
+/// any type.
+const STUBBED: [&str; 6] = ["cupy", "dpctl", "dpnp", "sglang", "torch", "vllm"];
 const STUB: &str = "from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n";
 
 /// A wheel that was built for tests, and installed where nothing else is.
@@ -56,7 +49,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(skipped)
 }
 
-/// Builds and installs a wheel as [`test`] does, and runs the tests that need dpnp.
+/// Builds and installs a wheel as [`test()`] does, and runs the tests that need dpnp.
 pub(crate) fn test_with_dpnp(workspace: &Workspace, dpnp: &Environment) -> Result<()> {
     Installed::of(workspace)?.tests(dpnp, "python tests with dpnp", Some(USM_TESTS))
 }
@@ -136,11 +129,7 @@ impl<'a> Installed<'a> {
             &self.directory.join("crosshandle"),
             &project.join("crosshandle"),
         )?;
-        for module in STUBBED {
-            let path = project.join("stubs").join(module).with_extension("pyi");
-            create_parent(&path)?;
-            write(&path, STUB.as_bytes())?;
-        }
+        write_stubs(&project.join("crosshandle"), &project.join("stubs"))?;
         let config = project.join("pyrightconfig.json");
         write(
             &config,
@@ -158,8 +147,51 @@ impl<'a> Installed<'a> {
     }
 }
 
-fn create_parent(path: &Path) -> Result<()> {
-    let parent = path.parent().unwrap_or(path);
-    std::fs::create_dir_all(parent)
-        .map_err(|error| format!("cannot create {}: {error}", parent.display()))
+/// Writes a stub for each module of [`STUBBED`] libraries that the sources in a directory import, and for the packages
+/// that it is in.
+fn write_stubs(sources: &Path, stubs: &Path) -> Result<()> {
+    let cannot =
+        |what: &str, path: &Path, error| format!("cannot {what} {}: {error}", path.display());
+    let entries = fs::read_dir(sources).map_err(|error| cannot("read", sources, error))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            write_stubs(&path, stubs)?;
+        }
+        if path.extension() != Some(OsStr::new("py")) {
+            continue;
+        }
+        let source = fs::read_to_string(&path).map_err(|error| cannot("read", &path, error))?;
+        for module in source.lines().filter_map(imported) {
+            let mut package = stubs.to_owned();
+            for part in module.split('.') {
+                package.push(part);
+                fs::create_dir_all(&package).map_err(|error| cannot("create", &package, error))?;
+                write(&package.join("__init__.pyi"), STUB.as_bytes())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the module of a stubbed library that a line of Python imports.
+fn imported(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace();
+    let is_import = matches!(words.next(), Some("from" | "import"));
+    let module = words.next().filter(|_| is_import)?;
+    let (library, _) = module.split_once('.').unwrap_or((module, ""));
+    STUBBED.contains(&library).then_some(module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imports_of_stubbed_libraries_are_found() {
+        assert_eq!(imported("    import torch"), Some("torch"));
+        assert_eq!(imported("from vllm.utils.a import b"), Some("vllm.utils.a"));
+        assert_eq!(imported("from .torch import load"), None);
+        assert_eq!(imported("torch = 1"), None);
+        assert_eq!(imported("import numpy"), None);
+    }
 }

@@ -642,7 +642,7 @@ class StoreModel:
         """Waits for the end of an update after the one with this number."""
     def refresh(self, timeout: float | None) -> int:
         """Reads names and hash again."""
-    def sleep(self) -> None:
+    def sleep(self, to: str | None = None) -> None:
         """Unmaps the memory, and keeps its addresses."""
     def wake(self) -> bool:
         """Maps what the name stands for now at the same addresses."""

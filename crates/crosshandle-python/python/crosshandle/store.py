@@ -312,13 +312,15 @@ class Model:
         """Reads the hash again, after updates. Returns the number of the last one."""
         return self._model.refresh(timeout)
 
-    def sleep(self) -> None:
-        """Unmaps the model, which was opened at a `place`. Its addresses stay, and touching them is a fault: a process
+    def sleep(self, to: str | None = None) -> None:
+        """Unmaps the model, which was opened at a `place`. With `to`, as a rule `"host"`, its memory goes to that device
+        first, as the next version of its name, so that what it had is free when no other process has it open; `wake`
+        brings it back. Its addresses stay, and touching them is a fault: a process
         that does so ends on the host, and gets an error of the device on a GPU. No work that uses the tensors may be
         under way."""
         if not self.device.startswith("host"):
             _synchronize(self.device)
-        self._model.sleep()
+        self._model.sleep(to)
 
     def wake(self) -> bool:
         """Maps what the name stands for now at the same addresses. Returns whether that is something else than before.
@@ -537,7 +539,7 @@ def _is_on(array: Any, device: str) -> bool:
     library, _, number = device.partition(":")
     if library != "cuda":
         return False
-    where = getattr(array, "device", None)
+    where: Any = getattr(array, "device", None)
     kind = type(array).__module__.partition(".")[0]
     if kind == "torch":
         return bool(where.type == "cuda" and where.index == int(number or 0))

@@ -159,9 +159,13 @@ impl StoreModel {
         })
     }
 
-    /// Unmaps the memory, and keeps its addresses.
-    fn sleep(&self, py: Python<'_>) -> Result<()> {
-        self.with(py, Model::sleep)
+    /// Unmaps the memory, and keeps its addresses. With `to`, the name's memory is on that device from then on.
+    #[pyo3(signature = (to = None))]
+    fn sleep(&self, py: Python<'_>, to: Option<&str>) -> Result<()> {
+        self.with(py, |model| match to {
+            Some(device) => model.sleep_to(device, &LoadOptions::new()),
+            None => model.sleep(),
+        })
     }
 
     /// Maps what the name stands for now at the same addresses. Returns whether that is something else.

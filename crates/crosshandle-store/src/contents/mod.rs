@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::source::Source;
 use crate::tuning::{HASH_BYTES, MAX_THREADS, NOTED_PIECES};
 use crate::{Error, LoadOptions};
-use crosshandle::{Command, Context, Memory, MemoryRange};
+use crosshandle::{Command, Context, Memory, MemoryRange, SharedBytes};
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -153,6 +153,49 @@ impl<'a> Work<'a> {
                 (self.progress)(*len);
             }
             transfer.finish()
+        })
+    }
+
+    /// Writes pieces of the memory from memory of the host that is as long.
+    pub(crate) fn write_from(&self, from: SharedBytes<'_>, pieces: &[u64]) -> Result<()> {
+        self.on_threads(pieces, |items| {
+            let mut transfer = self.transfer()?;
+            let mut buffer = [0; HASH_BYTES];
+            for (_, piece) in items {
+                let (offset, len) = place_of(*piece, from.len() as u64);
+                let offset = offset as usize;
+                transfer.write(offset, len, self.options.part(), |at, part| {
+                    for within in (0..part.len()).step_by(buffer.len()) {
+                        let taken = &mut buffer[..(part.len() - within).min(HASH_BYTES)];
+                        from.read(offset + at + within, taken)?;
+                        part.write(within, taken)?;
+                    }
+                    Ok(())
+                })?;
+                (self.progress)(len as u64);
+            }
+            transfer.finish()
+        })
+    }
+
+    /// Reads pieces of the memory into memory of the host that is as long.
+    pub(crate) fn read_into(&self, into: SharedBytes<'_>, pieces: &[u64]) -> Result<()> {
+        self.on_threads(pieces, |items| {
+            let mut transfer = self.transfer()?;
+            let mut buffer = [0; HASH_BYTES];
+            for (_, piece) in items {
+                let (offset, len) = place_of(*piece, into.len() as u64);
+                let (mut at, mut written) = (offset as usize, Ok(()));
+                transfer.read(at, len, &mut buffer, |part| {
+                    if written.is_ok() {
+                        written = into.write(at, part);
+                    }
+                    at += part.len();
+                })?;
+                written?;
+                (self.progress)(len as u64);
+            }
+            Ok(())
         })
     }
 

@@ -109,7 +109,7 @@ def _put(
     for others in (part._parameters, part._buffers, part.__dict__):
         others.pop(leaf, None)
     if kind == "parameter":
-        part._parameters[leaf] = tensor  # type: ignore[assignment]
+        part._parameters[leaf] = tensor
     elif kind == "buffer":
         part.register_buffer(leaf, tensor, persistent=persistent)
     else:

@@ -31,7 +31,7 @@ def _ranks() -> Ranks:
     return Ranks(tensor.rank_in_group, tensor.world_size, pipeline.rank_in_group, pipeline.world_size)
 
 
-class CrosshandleModelLoader(DefaultModelLoader):  # type: ignore[misc]
+class CrosshandleModelLoader(DefaultModelLoader):
     """Loads a model from a holder. What is done with the weights is as with those of files."""
 
     def __init__(self, load_config: Any):

@@ -55,7 +55,7 @@ def _fingerprint(model_config: Any, ranks: Ranks, checkpoint: str | None) -> dic
     }
 
 
-class CrosshandleModelLoader(BaseModelLoader):  # type: ignore[misc]
+class CrosshandleModelLoader(BaseModelLoader):
     """Loads a model from a holder."""
 
     def __init__(self, load_config: Any):
