@@ -7,6 +7,7 @@
 mod cuda;
 mod harness;
 mod host;
+mod kernels;
 mod level_zero;
 mod raw;
 mod report;
@@ -34,6 +35,8 @@ struct Cli {
 enum Command {
     /// Memory and events of the host backend
     Host(SuiteArgs),
+    /// Kernels of the host backend, beside the OpenCL runtime that runs them
+    Kernels(SuiteArgs),
     /// Memory and events of the CUDA backend
     Cuda(SuiteArgs),
     /// Memory and events of the Level Zero backend, as `cargo xtask bench` starts it: over a
@@ -80,6 +83,13 @@ struct ChildArgs {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Host(args) => bench(host::SCENARIOS, &args, || None),
+        Command::Kernels(args) => {
+            if let (false, Some(reason)) = (args.list, kernels::unavailable()) {
+                eprintln!("nothing to measure: {reason}");
+                return ExitCode::SUCCESS;
+            }
+            bench(kernels::SCENARIOS, &args, || None)
+        }
         Command::Cuda(args) => {
             if let (false, Some(reason)) = (args.list, cuda::unavailable()) {
                 eprintln!("nothing to measure: {reason}");

@@ -35,6 +35,13 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
             .env("LD_LIBRARY_PATH", &libraries)
             .env("UR_RUNTIME_LIB_DIR", libraries);
     }
+    if args.first().is_some_and(|suite| suite == "kernels") {
+        // With the OpenCL runtime beside the others.
+        let libraries = Environment::ensure(workspace)?.library_dir();
+        command
+            .env("CROSSHANDLE_OPENCL", libraries.join("libintelocl.so"))
+            .env("LD_LIBRARY_PATH", libraries);
+    }
     if args.first().is_some_and(|suite| suite == "level-zero") {
         let driver = built(workspace, "level-zero-sim", "libze_sim.so")?;
         command

@@ -1,5 +1,6 @@
-//! The tests that dpnp brings along, over the host's adapter or over the stock OpenCL adapter: `cargo xtask
-//! dpnp-tests`, after those of this project's that need dpnp. They take minutes, and packages of their own, so that they are no part of `cargo xtask test`.
+//! oneMKL's SYCL libraries beneath dpnp, and the tests that dpnp brings along, over the host's adapter or over
+//! the stock OpenCL adapter: `cargo xtask dpnp-tests`, after those of this project's that need dpnp. They take
+//! minutes, and packages of their own, so that they are no part of `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,8 @@ use crate::step::{Finished, Step};
 use crate::workspace::Workspace;
 use crate::{Result, wheel};
 
+/// The directory of the programs that are run.
+const CLIENTS: &str = "crates/ur-adapter/clients/python";
 /// Longest time of a sample of one test in a hundred, which takes 4 minutes on two cores and took 11 where others
 /// computed. With half of it busy machines are late, with double a test that hangs is found later.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -24,32 +27,34 @@ pub(crate) fn run(workspace: &Workspace, every: u32, stock: bool) -> Result<()> 
     if !stock {
         wheel::test_with_dpnp(workspace, &environment)?;
     }
-    let library_dir = environment.library_dir();
-    let mut tests = python::command(&environment.python());
-    tests
-        .arg(
-            workspace
-                .root
-                .join("crates/ur-adapter/clients/python/dpnp_tests.py"),
-        )
-        .arg(every.to_string())
-        .env("LD_LIBRARY_PATH", &library_dir)
-        .env("OCL_ICD_FILENAMES", environment.opencl());
-    if stock {
-        tests
-            .env_remove("UR_ADAPTERS_FORCE_LOAD")
-            .env("ONEAPI_DEVICE_SELECTOR", "opencl:cpu");
-    } else {
-        tests
-            .env("UR_ADAPTERS_FORCE_LOAD", adapter(workspace)?)
-            .env("CROSSHANDLE_OPENCL", environment.opencl())
-            .env("CROSSHANDLE_UR_BACKEND", "opencl");
-    }
-    let name = match stock {
-        true => "tests of dpnp over the stock adapter",
-        false => "tests of dpnp",
+    let adapter = match stock {
+        true => None,
+        false => Some(adapter(workspace)?),
     };
+    let client = |file: &str| {
+        let mut client = python::command(&environment.python());
+        client
+            .arg(workspace.root.join(CLIENTS).join(file))
+            .env("LD_LIBRARY_PATH", environment.library_dir())
+            .env("OCL_ICD_FILENAMES", environment.opencl());
+        match &adapter {
+            None => client
+                .env_remove("UR_ADAPTERS_FORCE_LOAD")
+                .env("ONEAPI_DEVICE_SELECTOR", "opencl:cpu"),
+            Some(adapter) => client
+                .env("UR_ADAPTERS_FORCE_LOAD", adapter)
+                .env("CROSSHANDLE_OPENCL", environment.opencl())
+                .env("CROSSHANDLE_UR_BACKEND", "opencl"),
+        };
+        client
+    };
+    let over = if stock { " over the stock adapter" } else { "" };
+    let name = format!("oneMKL{over}");
+    Step::new(workspace, name, client("onemkl.py")).run_noting(last_line)?;
+    let mut tests = client("dpnp_tests.py");
+    tests.arg(every.to_string());
     let limit = LIMIT * PART.div_ceil(every);
+    let name = format!("tests of dpnp{over}");
     Step::new(workspace, name, tests)
         .limit(limit)
         .run_noting(counts)?;
@@ -68,6 +73,11 @@ fn adapter(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace
         .target
         .join("debug/libur_adapter_crosshandle_host.so"))
+}
+
+/// Returns the last line, which counts the results.
+fn last_line(finished: &Finished) -> Result<Option<String>> {
+    Ok(finished.output()?.lines().last().map(str::to_owned))
 }
 
 /// Returns the line that counts the tests.

@@ -65,7 +65,7 @@ enum Task {
         #[arg(long, value_name = "DIRECTORY")]
         root: Option<PathBuf>,
     },
-    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench cuda`,
+    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`, `bench cuda`,
     /// `bench level-zero`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
         /// Passed to the benchmark program as they are; `host --help` lists them.

@@ -32,7 +32,14 @@ impl Kernels {
     /// # Errors
     /// Fails as [`Context::load_program`] does.
     pub fn load(context: &Context) -> Result<Self> {
-        let program = Self::program(context)?;
+        Self::of(&Self::program(context)?)
+    }
+
+    /// Finds the kernels in the program that contains them.
+    ///
+    /// # Errors
+    /// Fails as [`Program::kernel`] does.
+    pub fn of(program: &Program) -> Result<Self> {
         Ok(Self {
             fill: program.kernel("fill")?,
             scale: program.kernel("scale")?,

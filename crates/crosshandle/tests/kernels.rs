@@ -226,6 +226,66 @@ fn launches_wait_and_signal_in_both_kinds_of_queues() {
     assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(400));
 }
 
+/// Launches that the runtime has already stand in the queue's order like other commands.
+#[test]
+fn launches_in_flight_keep_their_place() {
+    let Some(context) = context() else { return };
+    let program = context.load_program(ProgramImage::text(SOURCE)).unwrap();
+    let add = program.kernel("add").unwrap();
+    const COPIES: usize = 40;
+    let (memory, copies) = (
+        context.allocate(4).unwrap(),
+        context.allocate(4 * COPIES).unwrap(),
+    );
+    let launch = || {
+        let arguments = KernelArguments::new().memory(&memory.all()).value(1_u32);
+        // SAFETY: it adds to the only word.
+        unsafe { Command::launch(&add, LaunchShape::new([1; 3], [1; 3]), arguments) }.unwrap()
+    };
+    let queue = context.create_queue().unwrap();
+    for at in 0..COPIES {
+        for _ in 0..5 {
+            queue.submit(launch()).unwrap();
+        }
+        let to = copies.range(4 * at..4 * at + 4).unwrap();
+        queue
+            .submit(Command::copy(memory.all(), to).unwrap())
+            .unwrap();
+    }
+    queue.finish().unwrap();
+    assert!(queue.is_idle());
+    let words = copies.typed::<u32>().unwrap();
+    let seen: Vec<_> = (0..COPIES).map(|at| words.get(at).unwrap()).collect();
+    let wanted: Vec<_> = (1..=COPIES as u32).map(|at| 5 * at).collect();
+    assert_eq!(seen, wanted);
+
+    // In an out-of-order queue, a barrier keeps a copy behind the launches before it.
+    let loose = context.create_queue_with(QueueOrder::OutOfOrder).unwrap();
+    for at in 0..COPIES {
+        let count = 5 * COPIES as u32 + at as u32 + 1;
+        loose.submit(launch()).unwrap();
+        loose.submit(Command::barrier()).unwrap();
+        let to = copies.range(0..4).unwrap();
+        loose
+            .submit(Command::copy(memory.all(), to).unwrap())
+            .unwrap();
+        loose.submit(Command::barrier()).unwrap();
+        loose.finish_timeout(TIMEOUT).unwrap();
+        assert_eq!(words.get(0), Some(count));
+    }
+
+    // Nothing but the queue's own thread sees these end: the queue is gone.
+    let done = context.create_event().unwrap();
+    for _ in 0..100 {
+        queue.submit(launch()).unwrap();
+    }
+    queue.submit(launch().signal(&done)).unwrap();
+    drop(queue);
+    done.wait_timeout(TIMEOUT).unwrap();
+    let total = 6 * COPIES as u32 + 101;
+    assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(total));
+}
+
 /// Uses memory, events and queues, and nothing of kernels; in a process of its own.
 #[test]
 #[ignore = "`nothing_is_loaded_without_kernels` runs it"]
@@ -342,12 +402,12 @@ fn figures() {
             queue.submit(launch()).unwrap();
         }
         let submitted = start.elapsed();
-        queue.finish_timeout(TIMEOUT).unwrap();
+        queue.finish().unwrap();
         let finished = start.elapsed();
         let start = std::time::Instant::now();
         for _ in 0..1000 {
             queue.submit(launch()).unwrap();
-            queue.finish_timeout(TIMEOUT).unwrap();
+            queue.finish().unwrap();
         }
         println!(
             "1000 launches submitted {submitted:?}, finished {finished:?}; each finished {:?}",

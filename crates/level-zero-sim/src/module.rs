@@ -27,15 +27,21 @@ const NATIVE: &[u8] = b"ze_sim native 1\n";
 /// The first word of a SPIR-V module.
 const SPIR_V: [u8; 4] = [0x03, 0x02, 0x23, 0x07];
 
+/// Words of a SPIR-V module's header.
+const MODULE_HEADER: usize = 5;
+/// The first word of each instruction that follows it, and the capability `AsmINTEL` behind that.
+const CAPABILITY: u32 = 0x2_0011;
+const ASSEMBLY: u32 = 5606;
+
 /// The beginning of build flags that are Level Zero's own. They are about GPUs, except for one.
 const OWN_FLAGS: &str = "-ze-";
 /// That one, and what it is for the runtime.
 const NO_OPTIMISATION: (&str, &str) = ("-ze-opt-disable", "-cl-opt-disable");
 
-/// Returns whether modules can be made, as far as can be said without loading a runtime that the
-/// environment names.
+/// Returns whether modules can be made. Loads a runtime only where nothing else tells whether there is
+/// one.
 pub(crate) fn is_available() -> bool {
-    !switches().missing("modules") && (opencl_cpu::is_named() || Runtime::get().is_ok())
+    !switches().missing("modules") && (opencl_cpu::is_at_hand() || Runtime::get().is_ok())
 }
 
 fn runtime() -> Result<&'static Runtime> {
@@ -138,6 +144,10 @@ impl Input<'_> {
 
     fn image(&self) -> Result<Image<'_>> {
         match self.format {
+            ze_module_format_t::ZE_MODULE_FORMAT_IL_SPIRV if has_assembly(self.bytes) => {
+                describe("the module has assembly, of which this driver's device has none");
+                Err(MODULE_BUILD_FAILURE)
+            }
             ze_module_format_t::ZE_MODULE_FORMAT_IL_SPIRV if self.bytes.starts_with(&SPIR_V) => {
                 Ok(Image::SpirV(self.bytes, &self.constants))
             }
@@ -149,6 +159,17 @@ impl Input<'_> {
             _ => Err(INVALID_ENUMERATION),
         }
     }
+}
+
+/// Returns whether a SPIR-V module contains assembly: the CPU's would not be this device's. Modules say so
+/// at their beginning.
+fn has_assembly(module: &[u8]) -> bool {
+    let words = module.as_chunks::<4>().0.iter().skip(MODULE_HEADER);
+    let words: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
+    let mut capabilities = words
+        .chunks_exact(2)
+        .take_while(|word| word[0] == CAPABILITY);
+    capabilities.any(|word| word[1] == ASSEMBLY)
 }
 
 /// Reads build flags, as the runtime takes them.

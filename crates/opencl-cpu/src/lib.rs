@@ -16,6 +16,7 @@ mod image;
 mod kernel;
 mod library;
 mod program;
+mod promises;
 mod queue;
 mod runtime;
 mod search;
@@ -30,4 +31,4 @@ pub use kernel::{Argument, Kernel, KernelInfo, Parameter, name_of, program_of, r
 pub use program::{Code, Image, Program, constant_sizes};
 pub use queue::{Completion, Queue, Shape};
 pub use runtime::{Limits, Runtime};
-pub use search::{LIBRARY_VARIABLE, REMEDY, is_named, load_loader};
+pub use search::{LIBRARY_VARIABLE, REMEDY, is_at_hand, load_loader};

@@ -68,6 +68,7 @@ functions! {
     clGetDeviceIDs(cl_platform_id, cl_bitfield, cl_uint, *mut cl_device_id, *mut cl_uint) -> cl_int;
     clGetDeviceInfo(cl_device_id, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
     clCreateContext(*const isize, cl_uint, *const cl_device_id, ContextCallback, *mut c_void, *mut cl_int) -> cl_context;
+    clReleaseContext(cl_context) -> cl_int;
     clGetExtensionFunctionAddressForPlatform(cl_platform_id, *const c_char) -> *mut c_void;
     clCreateProgramWithSource(cl_context, cl_uint, *const *const c_char, *const usize, *mut cl_int) -> cl_program;
     clCreateProgramWithIL(cl_context, *const c_void, usize, *mut cl_int) -> cl_program;

@@ -3,8 +3,10 @@
 use crate::Runtime;
 use crate::failure::{Failure, check};
 use crate::kernel::Kernel;
+use crate::promises;
 use crate::runtime::{bytes, text};
 use crate::types::*;
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -56,6 +58,10 @@ impl Draft {
     fn create(runtime: &'static Runtime, image: Image<'_>) -> Result<Self, Failure> {
         let library = &runtime.library;
         let (context, mut code) = (runtime.context, CL_SUCCESS);
+        let module = match image {
+            Image::SpirV(module, _) => promises::removed(module),
+            _ => Cow::default(),
+        };
         // SAFETY: the context lives, and each image has as many bytes as is said.
         let (operation, program) = unsafe {
             match image {
@@ -69,12 +75,12 @@ impl Draft {
                         &mut code,
                     ),
                 ),
-                Image::SpirV(words, _) => (
+                Image::SpirV(..) => (
                     "clCreateProgramWithIL",
                     (library.clCreateProgramWithIL)(
                         context,
-                        words.as_ptr().cast(),
-                        words.len(),
+                        module.as_ptr().cast(),
+                        module.len(),
                         &mut code,
                     ),
                 ),

@@ -27,6 +27,23 @@ pub struct Runtime {
     process: u32,
 }
 
+/// A SPIR-V module without functions: the header, the capabilities for addresses and kernels, and the
+/// memory model.
+const EMPTY_MODULE: [u32; 12] = [
+    0x0723_0203,
+    0x0001_0000,
+    0,
+    1,
+    0,
+    0x0002_0011,
+    4,
+    0x0002_0011,
+    6,
+    0x0003_000E,
+    2,
+    2,
+];
+
 static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
 
 /// Functions of extensions, where the runtime has them.
@@ -136,6 +153,12 @@ impl Runtime {
             (library.clCreateContext)(ptr::null(), 1, &device, None, ptr::null_mut(), &mut code)
         };
         check("clCreateContext", code).map_err(|failure| failure.to_string())?;
+        let taken = takes_spirv(&library, context);
+        if taken.is_err() {
+            // SAFETY: made above, and used by nothing else.
+            unsafe { (library.clReleaseContext)(context) };
+        }
+        taken?;
         let text = |name| device_text(&library, device, name).unwrap_or_default();
         let limits = limits(&library, device).map_err(|failure| failure.to_string())?;
         Ok(Self {
@@ -253,20 +276,64 @@ fn devices(library: &Library, platform: cl_platform_id) -> Vec<cl_device_id> {
     all
 }
 
-/// Returns what a device lacks that is needed.
+/// Refuses a device that lacks something that is needed, and says what.
 fn serves(library: &Library, device: cl_device_id) -> Result<(), String> {
-    let name = device_text(library, device, CL_DEVICE_NAME).unwrap_or_default();
-    let shared = device_value::<cl_bitfield>(library, device, CL_DEVICE_SVM_CAPABILITIES);
-    if shared.unwrap_or(0) & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM == 0 {
-        return Err(format!(
-            "its device '{name}' has no fine-grained system shared virtual memory, so that kernels could \
-             not work on shared memory in place"
-        ));
+    let value = |name| device_value(library, device, name).unwrap_or(0);
+    let text = |name| device_text(library, device, name).unwrap_or_default();
+    let found = Abilities {
+        shared: value(CL_DEVICE_SVM_CAPABILITIES),
+        has_compiler: device_value(library, device, CL_DEVICE_COMPILER_AVAILABLE) == Ok(CL_TRUE),
+        languages: text(CL_DEVICE_IL_VERSION),
+    };
+    let lack = found.lack();
+    lack.map_or(Ok(()), |lack| {
+        Err(format!("its device '{}' has {lack}", text(CL_DEVICE_NAME)))
+    })
+}
+
+/// What a device can do, of that which decides whether it serves.
+struct Abilities {
+    shared: cl_bitfield,
+    has_compiler: bool,
+    /// Intermediate languages, with spaces between them.
+    languages: String,
+}
+
+impl Abilities {
+    fn lack(&self) -> Option<&'static str> {
+        if self.shared & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM == 0 {
+            return Some(
+                "no fine-grained system shared virtual memory, so that kernels could not work on shared \
+                 memory in place",
+            );
+        }
+        if !self.has_compiler {
+            return Some("no compiler");
+        }
+        let mut languages = self.languages.split_ascii_whitespace();
+        let has_spirv = languages.any(|language| language.starts_with("SPIR-V_"));
+        (!has_spirv).then_some("no compiler for SPIR-V")
     }
-    match device_value::<cl_uint>(library, device, CL_DEVICE_COMPILER_AVAILABLE) {
-        Ok(1) => Ok(()),
-        _ => Err(format!("its device '{name}' has no compiler")),
-    }
+}
+
+/// Refuses a context whose runtime takes no SPIR-V, whatever its devices say: a module without
+/// functions is enough to see that.
+fn takes_spirv(library: &Library, context: cl_context) -> Result<(), String> {
+    let mut code = CL_SUCCESS;
+    // SAFETY: the context lives, and the module has as many bytes; the runtime copies them.
+    let program = unsafe {
+        (library.clCreateProgramWithIL)(
+            context,
+            EMPTY_MODULE.as_ptr().cast(),
+            size_of_val(&EMPTY_MODULE),
+            &mut code,
+        )
+    };
+    check("clCreateProgramWithIL", code)
+        .map_err(|failure| format!("it takes no SPIR-V: {failure}"))?;
+    // SAFETY: made above, and used by nothing else.
+    unsafe { (library.clReleaseProgram)(program) };
+    Ok(())
 }
 
 fn limits(library: &Library, device: cl_device_id) -> Result<Limits, Failure> {
@@ -399,4 +466,29 @@ fn platform_text(
         unsafe { (library.clGetPlatformInfo)(platform, name, size, place, written) }
     })?;
     Ok(text(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_serves_with_shared_memory_a_compiler_and_spirv() {
+        let lack = |shared, has_compiler, languages: &str| {
+            let languages = languages.to_owned();
+            Abilities {
+                shared,
+                has_compiler,
+                languages,
+            }
+            .lack()
+        };
+        let all = CL_DEVICE_SVM_FINE_GRAIN_SYSTEM | 1;
+        assert_eq!(lack(all, true, "SPIR-V_1.0 SPIR-V_1.2"), None);
+        assert!(lack(1, true, "SPIR-V_1.0").unwrap().contains("memory"));
+        assert_eq!(lack(all, false, "SPIR-V_1.0"), Some("no compiler"));
+        for languages in ["", "ESPIR-V_1.0", "SPIR"] {
+            assert_eq!(lack(all, true, languages), Some("no compiler for SPIR-V"));
+        }
+    }
 }

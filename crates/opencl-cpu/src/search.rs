@@ -11,6 +11,8 @@ use std::sync::Once;
 pub const LIBRARY_VARIABLE: &str = "CROSSHANDLE_OPENCL";
 /// The variable by which OpenCL's own loader is told of runtimes: paths with colons between them.
 const RUNTIMES_VARIABLE: &str = "OCL_ICD_FILENAMES";
+/// The variable with the directories that the dynamic linker searches first.
+const DIRECTORIES_VARIABLE: &str = "LD_LIBRARY_PATH";
 /// Intel's runtime, and the loader that finds others.
 const NAMES: [&str; 2] = ["libintelocl.so", "libOpenCL.so.1"];
 /// Libraries that a loader may need.
@@ -57,12 +59,19 @@ fn with_name(library: &OsStr, reason: String) -> String {
     format!("{name}: {reason}")
 }
 
-/// Returns whether the environment names a library, so that there is one as far as can be said without
-/// loading it.
-pub fn is_named() -> bool {
-    let named = [LIBRARY_VARIABLE, RUNTIMES_VARIABLE].map(env::var_os);
-    let mut named = named.into_iter().flatten();
-    named.any(|path| !path.is_empty() && Path::new(&path).is_file())
+/// Returns whether there is a runtime, as far as can be said without loading it: the environment names
+/// one, or Intel's lies where it would be looked for.
+pub fn is_at_hand() -> bool {
+    if let Some(named) = env::var_os(LIBRARY_VARIABLE) {
+        return Path::new(&named).is_file();
+    }
+    let directories = env::var_os(DIRECTORIES_VARIABLE).unwrap_or_default();
+    let mut in_directories = env::split_paths(&directories).map(|path| path.join(NAMES[0]));
+    in_directories.any(|path| path.is_absolute() && path.is_file())
+        || candidates().iter().any(|path| {
+            let path = Path::new(path);
+            path.is_absolute() && path.is_file()
+        })
 }
 
 /// Returns the libraries to try, in order.

@@ -3,6 +3,7 @@
 //! The name of an entry consists of the name of the kernel or variable, `@` and a tag. An array of
 //! bytes begins with the number of bits that follow, in 64 bits.
 
+use super::spirv;
 use crate::abi::boundary::{Argument, Call, list};
 use crate::abi::failure::{Failure, Result};
 use crosshandle::KernelProperties;
@@ -88,6 +89,18 @@ impl Metadata {
         };
         self.kernels.insert(name.to_owned(), kernel);
         Ok(())
+    }
+
+    /// Adds what a module itself says of its kernels, where the metadata says nothing.
+    pub(super) fn with_module(mut self, module: &[u8]) -> Self {
+        for (name, size) in spirv::largest_sizes(module) {
+            let kernel = self.kernels.entry(name).or_default();
+            kernel.largest_size.get_or_insert(size);
+            // No group that may be launched has more.
+            let items = size.into_iter().fold(1, usize::saturating_mul);
+            kernel.most_items.get_or_insert(items);
+        }
+        self
     }
 
     /// Returns the metadata of a program that was linked of several.

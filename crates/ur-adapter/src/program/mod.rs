@@ -198,7 +198,9 @@ entry_points! {
                 build: Lock::default(),
             })
         });
-        let images = images.collect::<Result<_>>()?;
+        let images = images.collect::<Result<Vec<_>>>()?;
+        let modules = images.iter().filter(|image| spirv::is_module(&image.bytes));
+        let metadata = modules.fold(metadata, |known, image| known.with_module(&image.bytes));
         let program = Program::new(context.to_ref(), images, metadata);
         created.put(Shared::hand_out(Shared::new(program)))
     }
@@ -219,6 +221,7 @@ entry_points! {
             build: Lock::default(),
         };
         let images = context.devices().map(image).collect();
+        let metadata = metadata.with_module(module);
         let program = Program::new(context.to_ref(), images, metadata);
         created.put(Shared::hand_out(Shared::new(program)))
     }

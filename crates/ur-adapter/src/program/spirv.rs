@@ -36,6 +36,45 @@ pub(super) fn constants(module: &[u8]) -> Constants {
     unsafe { ProgramImage::spirv(module) }.constant_sizes()
 }
 
+const OP_ENTRY_POINT: u32 = 15;
+const OP_EXECUTION_MODE: u32 = 16;
+/// The first instruction of a function: nothing about kernels as a whole comes behind it.
+const OP_FUNCTION: u32 = 54;
+/// The mode of an entry point that says the largest size of its work-groups.
+const MODE_LARGEST_SIZE: u32 = 5893;
+
+/// Returns the largest size of work-groups of each kernel for which a module says one. A damaged module
+/// is looked at up to where it is damaged.
+pub(super) fn largest_sizes(module: &[u8]) -> Vec<(String, [usize; 3])> {
+    let (words, _) = module.as_chunks::<4>();
+    let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let (mut names, mut sizes) = (HashMap::new(), HashMap::new());
+    let mut rest = words.get(HEADER..).unwrap_or_default();
+    while let Some(first) = rest.first() {
+        let (operation, len) = (first & 0xFFFF, (first >> 16) as usize);
+        let Some((instruction, behind)) = rest.split_at_checked(len) else {
+            break;
+        };
+        match (operation, instruction) {
+            (OP_FUNCTION, _) | (_, []) => break,
+            (OP_ENTRY_POINT, [_, _, function, name @ ..]) => {
+                let bytes: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
+                let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+                names.insert(*function, String::from_utf8_lossy(name).into_owned());
+            }
+            (OP_EXECUTION_MODE, [_, function, MODE_LARGEST_SIZE, x, y, z]) => {
+                sizes.insert(*function, [x, y, z].map(|size| *size as usize));
+            }
+            _ => {}
+        }
+        rest = behind;
+    }
+    let sizes = sizes.into_iter();
+    sizes
+        .filter_map(|(function, size)| Some((names.get(&function)?.clone(), size)))
+        .collect()
+}
+
 /// Refuses a value for a constant that there isn't, or of another size.
 ///
 /// # Errors
@@ -63,6 +102,21 @@ mod tests {
 
     /// The kernels of the conformance suite, of which `scale` has a constant of 32 bits.
     const MODULE: &[u8] = include_bytes!("../../../conformance/kernels/kernels.spv");
+
+    #[test]
+    fn largest_sizes_are_those_of_kernels() {
+        assert!(largest_sizes(MODULE).is_empty());
+        let name = u32::from_le_bytes(*b"two\0");
+        let words = [
+            MAGIC, 0x1_0000, 0, 9, 0, 0x4_000F, 6, 4, name, 0x6_0010, 4, 5893, 2, 4, 8, 0x6_0010,
+            5, 5893, 1, 1, 1, 0x5_0036, 1, 2, 0, 3, 0x6_0010, 4, 5893, 9, 9, 9,
+        ];
+        let module: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(largest_sizes(&module), [("two".to_owned(), [2, 4, 8])]);
+        for end in 0..module.len() {
+            largest_sizes(&module[..end]);
+        }
+    }
 
     #[test]
     fn modules_and_their_constants_are_found() {

@@ -5,16 +5,25 @@ use super::{error, images, runtime};
 use crate::error::{Error, Result};
 use crate::hal::{ImageCopy, Launch};
 use crate::sync::Mutex;
-use opencl_cpu::{Queue, Shape};
+use opencl_cpu::{Completion, Queue, Shape};
 use std::any::Any;
 
 /// The runtime's queue behind one of ours, made with its first launch or copy.
 #[derive(Default)]
 pub(crate) struct Launcher(Mutex<Option<Queue>>);
 
+/// A launch that the runtime has.
+pub(crate) struct StartedLaunch(Completion);
+
 impl Launcher {
-    /// Runs a kernel, and returns when it is done. Called by the thread of one queue.
+    /// Runs a kernel, and returns when it is done.
     pub(crate) fn run(&self, launch: &Launch) -> Result<()> {
+        self.start(launch)?.wait()
+    }
+
+    /// Gives a launch to the runtime, which runs it behind all that were started before. The caller keeps
+    /// `launch` until it is done.
+    pub(crate) fn start(&self, launch: &Launch) -> Result<StartedLaunch> {
         let kernel: &dyn Any = &*launch.kernel;
         let kernel = kernel.downcast_ref::<HostKernel>();
         let kernel = kernel.ok_or_else(|| Error::invalid("this kernel is not the host's"))?;
@@ -22,14 +31,32 @@ impl Launcher {
         let mut queue = self.0.lock();
         let queue = queue_of(&mut queue)?;
         // SAFETY: the maker of the launch promised that it is sound, with these arguments, which the
-        // launch keeps until this returns.
-        let done = unsafe { queue.launch(kernel, &shape(launch), arguments(&launch.arguments)) };
-        done.and_then(|done| done.wait()).map_err(error)
+        // caller keeps until it is done.
+        let started = unsafe { queue.launch(kernel, &shape(launch), arguments(&launch.arguments)) };
+        let started = started.map_err(error)?;
+        queue.flush().map_err(error)?;
+        Ok(StartedLaunch(started))
     }
 
-    /// Copies pixels, and returns when that is done. Called by the thread of one queue.
+    /// Copies pixels, and returns when that is done.
     pub(crate) fn copy_image(&self, copy: &ImageCopy) -> Result<()> {
         images::copy(queue_of(&mut self.0.lock())?, copy)
+    }
+}
+
+impl StartedLaunch {
+    /// Waits until the launch is done. The runtime may run it on the calling thread.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.0.wait().map_err(error)
+    }
+
+    /// Returns the result of a launch that is done.
+    pub(crate) fn result(&self) -> Option<Result<()>> {
+        match self.0.is_done() {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(failure) => Some(Err(error(failure))),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ mod kernel;
 mod launch;
 
 pub(super) use images::{HostImages, limits as image_limits};
-pub(super) use launch::Launcher;
+pub(super) use launch::{Launcher, StartedLaunch};
 
 use crate::error::{Error, Result};
 use crate::hal::{LoadedKernel, LoadedProgram, Programs};

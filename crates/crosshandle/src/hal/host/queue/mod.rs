@@ -1,10 +1,13 @@
 //! Queues of the host device: one worker thread each, started when a command first needs it.
 //!
-//! A short command that nothing precedes runs at once on the thread that submits it. All others
-//! wait in the queue's list, and the worker runs them in order; in an out-of-order queue, each as
-//! soon as its waits are over.
+//! A short command that nothing precedes runs at once on the thread that submits it. A launch that only
+//! other launches precede goes to the OpenCL runtime at once, which runs launches in their order: it is
+//! *in flight* until a thread sees that it is done. All others wait in the queue's list, and the worker
+//! runs them in order; in an out-of-order queue, each as soon as its waits are over.
 
-use super::program::Launcher;
+mod in_flight;
+
+use super::program::{Launcher, StartedLaunch};
 use super::{tuning, work};
 use crate::error::{Error, Result};
 use crate::event_protocol::{Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, wait_any};
@@ -14,10 +17,12 @@ use crate::ipc::{EventCore, Profile};
 use crate::os::process;
 use crate::platform;
 use crate::platform::{AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::threads::ThreadKind;
 use crate::types::QueueOrder;
+use in_flight::{InFlight, Spent};
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,13 +46,17 @@ struct PendingCommands {
     commands: VecDeque<Command>,
     /// The number of the command that the worker runs, which is no longer in `commands`.
     running: Option<u64>,
+    /// Launches that the runtime has, which came before `commands` or need not wait for them.
+    in_flight: VecDeque<InFlight>,
     /// The number of commands that were ever added.
     count: u64,
     has_worker: bool,
     /// The queue was dropped: the worker ends when it has run all commands.
     is_closed: bool,
-    /// The worker waits for commands.
+    /// The worker waits for commands, and was not notified yet.
     is_worker_waiting: bool,
+    /// It waits for [`tuning::COLLECT_INTERVAL`] at most: launches for which no event waits leave it alone.
+    is_worker_dozing: bool,
     /// Calls of `finish` under way.
     finishers: usize,
     /// The first error of a command that signals no event.
@@ -85,16 +94,15 @@ impl BackendQueue for HostQueue {
         if let Some(profile) = profile_of(&submission.signal) {
             Profile::stamp(&profile.submitted);
         }
-        let may_run = pending.is_idle()
-            && work::is_short(&submission.work, tuning::INLINE_COMMAND_BYTES)
-            && submission.waits.iter().all(|wait| {
-                // The worker deals with failed ones.
-                wait.event.outcome(wait.number) == Outcome::Complete
-            });
-        if may_run {
-            return run_at_once(submission, &self.0.launcher);
-        }
-        self.0.enqueue(&mut pending, submission)
+        // Between launches that is left to the worker, which disturbs them less.
+        let spent = match in_flight::suits(&submission.work, profile_of(&submission.signal)) {
+            true => Spent::default(),
+            false => pending.collect(),
+        };
+        let result = self.0.place(&mut pending, submission);
+        drop(pending);
+        drop(spent);
+        result
     }
 
     fn flush(&self) -> Result<()> {
@@ -105,19 +113,14 @@ impl BackendQueue for HostQueue {
     fn finish(&self, deadline: Option<Instant>) -> Result<()> {
         check_fork()?;
         let mut pending = self.0.pending.lock();
-        pending.finishers += 1;
         // Commands that other threads submit meanwhile are not waited for.
         let count = pending.count;
-        let is_busy = |pending: &mut PendingCommands| !pending.is_done(count);
-        let finished = &self.0.finished;
-        let mut pending = match deadline {
-            None => finished.wait_while(pending, is_busy),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                finished.wait_timeout_while(pending, left, is_busy).0
-            }
-        };
-        pending.finishers -= 1;
+        if deadline.is_none() {
+            pending = self.0.help(pending, count);
+        }
+        if !pending.is_done(count) {
+            pending = self.0.wait_for(pending, count, deadline);
+        }
         if !pending.is_done(count) {
             return Err(Error::TimedOut("waiting for a queue"));
         }
@@ -125,7 +128,15 @@ impl BackendQueue for HostQueue {
     }
 
     fn is_idle(&self) -> bool {
-        process::is_forked() || self.0.pending.lock().is_idle()
+        if process::is_forked() {
+            return true;
+        }
+        let mut pending = self.0.pending.lock();
+        let spent = pending.collect();
+        let is_idle = pending.is_idle();
+        drop(pending);
+        drop(spent);
+        is_idle
     }
 }
 
@@ -171,83 +182,150 @@ fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
 
 impl PendingCommands {
     fn is_idle(&self) -> bool {
+        self.has_launches_alone() && self.in_flight.is_empty()
+    }
+
+    /// Returns whether all commands that are not done are in flight.
+    fn has_launches_alone(&self) -> bool {
         self.commands.is_empty() && self.running.is_none()
     }
 
-    /// Returns whether the first `count` commands are done.
-    fn is_done(&self, count: u64) -> bool {
-        let first = self.commands.front().map(|command| command.number);
-        first.is_none_or(|number| number >= count)
-            && self.running.is_none_or(|number| number >= count)
-    }
-}
-
-impl Inner {
-    fn enqueue(
-        self: &Arc<Self>,
-        pending: &mut PendingCommands,
-        submission: &mut Submission,
-    ) -> Result<()> {
-        if !pending.has_worker {
-            let inner = Arc::clone(self);
-            ThreadKind::HostQueue.start(move || inner.run_worker())?;
-            pending.has_worker = true;
-        }
-        // Under the lock, so that the numbers of signals follow the order of the queue.
-        let ticket = submission.signal.as_ref().map(|event| event.issue());
-        let ticket = ticket.transpose()?;
+    /// Takes a submission, as the command with the next number.
+    fn number(&mut self, submission: &mut Submission, ticket: Option<Ticket>) -> Command {
         // Taken only when it is sure to run, so that what is refused is not dropped under the lock.
         let submission = submission.take();
-        let signal = submission.signal.zip(ticket);
-        let number = pending.count;
-        pending.count += 1;
-        pending.commands.push_back(Command {
+        let number = self.count;
+        self.count += 1;
+        Command {
             number,
             work: submission.work,
             after_earlier: submission.after_earlier,
             before_later: submission.before_later,
             waits: submission.waits,
-            signal,
-        });
+            signal: submission.signal.zip(ticket),
+        }
+    }
+
+    /// Returns whether the first `count` commands are done.
+    fn is_done(&self, count: u64) -> bool {
+        let first = self.commands.front().map(|command| command.number);
+        let launched = self.in_flight.front().map(|launch| launch.number);
+        let all = [first, self.running, launched];
+        all.into_iter().flatten().all(|number| number >= count)
+    }
+}
+
+impl Inner {
+    /// Runs a command, gives it to the runtime, or puts it into the list.
+    fn place(
+        self: &Arc<Self>,
+        pending: &mut PendingCommands,
+        submission: &mut Submission,
+    ) -> Result<()> {
+        let may_run = pending.is_idle()
+            && work::is_short(&submission.work, tuning::INLINE_COMMAND_BYTES)
+            && submission.waits.iter().all(|wait| {
+                // The worker deals with failed ones.
+                wait.event.outcome(wait.number) == Outcome::Complete
+            });
+        if may_run {
+            return run_at_once(submission, &self.launcher);
+        }
+        let may_launch = pending.has_launches_alone()
+            && in_flight::suits(&submission.work, profile_of(&submission.signal))
+            && pending.are_met(&submission.waits);
+        if may_launch {
+            return self.launch(pending, submission);
+        }
+        self.enqueue(pending, submission)
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        pending: &mut PendingCommands,
+        submission: &mut Submission,
+    ) -> Result<()> {
+        self.ensure_worker(pending)?;
+        // Under the lock, so that the numbers of signals follow the order of the queue.
+        let ticket = submission.signal.as_ref().map(|event| event.issue());
+        let ticket = ticket.transpose()?;
+        let command = pending.number(submission, ticket);
+        pending.commands.push_back(command);
         self.submissions.fetch_add(1 << 32, Ordering::Release);
         if self.order == QueueOrder::OutOfOrder {
             platform::wake_all(&self.submissions);
         }
-        // Notifying is a system call even if no thread waits.
-        if pending.is_worker_waiting {
-            self.added.notify_one();
+        self.wake_worker(pending);
+        Ok(())
+    }
+
+    fn ensure_worker(self: &Arc<Self>, pending: &mut PendingCommands) -> Result<()> {
+        if !pending.has_worker {
+            let inner = Arc::clone(self);
+            ThreadKind::HostQueue.start(move || inner.run_worker())?;
+            pending.has_worker = true;
         }
         Ok(())
     }
 
+    fn wake_worker(&self, pending: &mut PendingCommands) {
+        // Notifying is a system call even if no thread waits, or one was notified already.
+        if mem::take(&mut pending.is_worker_waiting) {
+            self.added.notify_one();
+        }
+    }
+
     /// Runs commands on the worker, until the queue is dropped and all its commands are done.
     fn run_worker(&self) {
+        let mut known = 0;
         loop {
             // Read before the commands: a later submission interrupts the wait below.
             let seen = (self.submissions.load(Ordering::Acquire) >> 32) as u32;
             let mut pending = self.pending.lock();
             pending.running = None;
+            let spent = pending.collect();
             if pending.finishers > 0 {
                 self.finished.notify_all();
             }
-            if pending.commands.is_empty() {
-                while pending.commands.is_empty() {
-                    if pending.is_closed {
-                        return;
-                    }
-                    pending.is_worker_waiting = true;
-                    pending = self.added.wait(pending);
-                    pending.is_worker_waiting = false;
-                }
+            if !spent.is_empty() {
+                drop(pending);
+                drop(spent);
                 continue;
             }
             if let Some(ready) = self.find_ready(&pending) {
                 let command = pending.commands.remove(ready).expect("just found");
                 pending.running = Some(command.number);
+                let may_launch = command.suits_runtime() && pending.are_met(&command.waits);
                 drop(pending);
-                if let Err(error) = execute(command, &self.launcher) {
+                let result = match may_launch {
+                    true => self.launch_pending(command),
+                    false => execute(command, &self.launcher),
+                };
+                if let Err(error) = result {
                     self.pending.lock().error.get_or_insert(error);
                 }
+                continue;
+            }
+            let is_closed = pending.is_closed;
+            if pending.has_launches_alone() && !is_closed && pending.may_collect_later(known) {
+                known = pending.count;
+                self.doze(pending);
+                continue;
+            }
+            // Also if commands wait for events: those behind launches wait for these anyway.
+            if let Some(awaited) = pending.awaited() {
+                drop(pending);
+                // A failure is the command's, and is told when it is collected.
+                let _ = awaited.wait();
+                continue;
+            }
+            if pending.commands.is_empty() {
+                if is_closed {
+                    return;
+                }
+                pending.is_worker_waiting = true;
+                pending = self.added.wait(pending);
+                pending.is_worker_waiting = false;
                 continue;
             }
             let mut blockers = Vec::new();
@@ -265,6 +343,36 @@ impl Inner {
             }
             self.wait_for_change(&blockers, seen);
         }
+    }
+
+    /// Waits until the worker is done with the first `count` commands, or the deadline has passed.
+    fn wait_for<'a>(
+        &'a self,
+        mut pending: MutexGuard<'a, PendingCommands>,
+        count: u64,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, PendingCommands> {
+        pending.finishers += 1;
+        self.wake_worker(&mut pending);
+        let is_busy = |pending: &mut PendingCommands| !pending.is_done(count);
+        let mut pending = match deadline {
+            None => self.finished.wait_while(pending, is_busy),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                self.finished.wait_timeout_while(pending, left, is_busy).0
+            }
+        };
+        pending.finishers -= 1;
+        pending
+    }
+
+    /// Waits for commands for a moment, in which launches do not wake the worker.
+    fn doze(&self, mut pending: MutexGuard<'_, PendingCommands>) {
+        pending.is_worker_waiting = true;
+        pending.is_worker_dozing = true;
+        let (mut pending, _) = self.added.wait_timeout(pending, tuning::COLLECT_INTERVAL);
+        pending.is_worker_waiting = false;
+        pending.is_worker_dozing = false;
     }
 
     /// Waits until one of the events is signalled or, in an out-of-order queue, a command is added.
@@ -314,9 +422,27 @@ impl Inner {
     }
 
     fn find_ready(&self, pending: &PendingCommands) -> Option<usize> {
+        let is_in_order = self.order == QueueOrder::InOrder;
         self.candidates(pending)
-            .find(|(_, command)| command.waits.iter().all(is_over))
+            .find(|(_, command)| {
+                if command.suits_runtime() && pending.are_met(&command.waits) {
+                    return true;
+                }
+                let is_behind_launches = pending
+                    .in_flight
+                    .iter()
+                    .any(|launch| is_in_order || command.after_earlier || launch.before_later);
+                !is_behind_launches && command.waits.iter().all(is_over)
+            })
             .map(|(index, _)| index)
+    }
+}
+
+impl Command {
+    /// Returns whether the OpenCL runtime may order the command among launches.
+    fn suits_runtime(&self) -> bool {
+        let signal = self.signal.as_ref();
+        in_flight::suits(&self.work, signal.and_then(|(event, _)| event.profile()))
     }
 }
 

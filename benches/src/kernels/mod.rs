@@ -1,0 +1,19 @@
+//! Kernels of the host device, beside the OpenCL runtime that runs them.
+
+mod launches;
+
+use crosshandle::Device;
+
+use crate::harness::scenario::Scenario;
+
+/// The scenarios of kernels, in the order of the table.
+pub(crate) static SCENARIOS: &[&Scenario] = &[&launches::SCENARIO];
+
+/// Returns why nothing can be measured here, if so.
+pub(crate) fn unavailable() -> Option<String> {
+    let host = match Device::find("host") {
+        Ok(host) => host,
+        Err(error) => return Some(error.to_string()),
+    };
+    host.kernels().err().map(|error| error.to_string())
+}
