@@ -239,10 +239,11 @@ pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn 
     let _current = gpu.enter()?;
     let mut graph = gpu.driver().create_graph(gpu.context()?)?;
     let mut places: Vec<Range<usize>> = Vec::with_capacity(nodes.len());
-    // One after the other, as in a stream: branches would take connections to the device that streams which
-    // wait may have, and so might this graph's own successors (see `scheduler::admission`).
-    let mut after: SmallVec<[usize; 1]> = SmallVec::new();
     for node in &**nodes {
+        let ends = node.after.iter().map(|index| &places[*index as usize]);
+        let mut after: SmallVec<[usize; 4]> = ends.map(|place| place.end - 1).collect();
+        after.sort_unstable();
+        after.dedup();
         let parts = &prepared(node)?.parts;
         let mut place = None::<Range<usize>>;
         let mut add = |step: Step<'_>| {
