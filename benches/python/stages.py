@@ -91,7 +91,7 @@ def open_steps(what: str, data: bytes, to_torch: bool) -> None:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "prepare": gpu.prepare, "nothing": nothing, "raw_legacy": raw_legacy, "open": open_steps, "medians": medians,
+    "prepare": gpu.prepare, "arrays": gpu.open_arrays, "nothing": nothing, "raw_legacy": raw_legacy, "open": open_steps, "medians": medians,
 }  # fmt: skip
 
 

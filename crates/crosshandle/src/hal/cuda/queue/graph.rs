@@ -143,28 +143,28 @@ struct CudaGraph {
     /// The driver's nodes of each node.
     places: Vec<Range<usize>>,
     state: Mutex<State>,
-    turns: Arc<Turns>,
+    pending: Arc<PendingRuns>,
 }
 
 /// The runs of a graph that the driver does not have yet, in order.
 #[derive(Default)]
-struct Turns(Mutex<VecDeque<u64>>);
+struct PendingRuns(Mutex<VecDeque<u64>>);
 
 /// The place of a pending run among those of its graph, until it is dropped.
 pub(super) struct Turn {
-    turns: Arc<Turns>,
+    runs: Arc<PendingRuns>,
     number: u64,
 }
 
 impl Turn {
     /// Puts a command that stays pending behind the runs of its graph, if it is one.
     pub(super) fn take(work: &Work) -> Option<Self> {
-        let turns = Arc::clone(&graph_of(work)?.turns);
-        let mut pending = turns.0.lock();
+        let runs = Arc::clone(&graph_of(work)?.pending);
+        let mut pending = runs.0.lock();
         let number = pending.back().map_or(0, |last| last + 1);
         pending.push_back(number);
         drop(pending);
-        Some(Self { turns, number })
+        Some(Self { runs, number })
     }
 
     /// Returns whether no earlier run of the same graph is pending. `turn` is that of a command which is.
@@ -172,7 +172,7 @@ impl Turn {
         match graph_of(work) {
             None => true,
             Some(graph) => {
-                let first = graph.turns.0.lock().front().copied();
+                let first = graph.pending.0.lock().front().copied();
                 first.is_none_or(|first| turn.is_some_and(|turn| turn.number == first))
             }
         }
@@ -181,7 +181,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.turns.0.lock().retain(|number| *number != self.number);
+        self.runs.0.lock().retain(|number| *number != self.number);
     }
 }
 
@@ -274,7 +274,7 @@ pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn 
             nodes: Arc::clone(nodes),
             is_unknown: false,
         }),
-        turns: Arc::default(),
+        pending: Arc::default(),
     }))
 }
 
