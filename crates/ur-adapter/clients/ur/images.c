@@ -257,7 +257,7 @@ static void refuse(struct scene *scene) {
           urEnqueueMemImageWrite(ur->queue, image, true, start, empty, 0, 0, words, 0, NULL, NULL));
   ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
           urEnqueueMemImageRead(ur->queue, image, true, start, all, 1, 0, words, 0, NULL, NULL));
-  ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
+  ANSWERS(UR_RESULT_ERROR_OVERLAPPING_REGIONS,
           urEnqueueMemImageCopy(ur->queue, image, image, start, one, half, 0, NULL, NULL));
 
   ur_image_format_t format = {UR_IMAGE_CHANNEL_ORDER_RGB, UR_IMAGE_CHANNEL_TYPE_FLOAT};
@@ -282,13 +282,17 @@ static void refuse(struct scene *scene) {
   ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT, shift(scene, foreign, image, 1));
   EXPECT(urEnqueueMemImageRead(ur->queue, foreign, true, start, all, 0, 0, words, 0, NULL, NULL) !=
          UR_RESULT_SUCCESS);
+  ANSWERS(UR_RESULT_ERROR_INVALID_CONTEXT,
+          urEnqueueMemImageCopy(ur->queue, foreign, image, start, start, all, 0, NULL, NULL));
   EXPECT(shift(scene, buffer, image, 1) != UR_RESULT_SUCCESS);
   UR(urMemRelease(foreign));
-  UR(urContextRelease(other));
 
-  /* Another handle of the same image. */
+  /* Another handle of the same image, in its context. */
   ur_native_handle_t native = 0;
   UR(urMemGetNativeHandle(image, ur->device, &native));
+  ANSWERS(UR_RESULT_ERROR_INVALID_CONTEXT,
+          urMemImageCreateWithNativeHandle(native, other, &rgba32, &description, NULL, &none));
+  UR(urContextRelease(other));
   UR(urMemImageCreateWithNativeHandle(native, ur->context, &rgba32, &description, NULL, &none));
   for (size_t i = 0; i < 4 * PIXELS; i++)
     words[i] = word_of(3, i);

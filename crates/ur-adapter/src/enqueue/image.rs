@@ -9,6 +9,7 @@ use crate::memory::image::Image;
 use crate::queue::Queue;
 use crosshandle::{Command, Error, ImageKind, ImagePart, MemoryRange, Pitches, Region};
 use std::ffi::c_void;
+use std::sync::Arc;
 use unified_runtime_sys::{
     ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,
 };
@@ -21,7 +22,8 @@ impl PartLayout {
     /// of rows has them as far apart as slices.
     ///
     /// # Errors
-    /// `INVALID_SIZE` for an empty part, and pitches that are less than a row or slice.
+    /// `INVALID_SIZE` for an empty part, for pitches that are less than a row or slice, and for slices that are not a
+    /// whole number of rows apart, which the library does not take.
     pub(crate) fn new(
         image: &Image,
         part: &ImagePart,
@@ -47,7 +49,8 @@ impl PartLayout {
         side.map(Self).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
-                "the part is empty, or a pitch does not fit it",
+                "the part is empty, or a pitch is less than its rows or slices, or the slices are not a whole number \
+                 of rows apart",
             )
         })
     }
@@ -84,7 +87,34 @@ fn extent(given: ur_rect_region_t) -> Result<[usize; 3]> {
     Ok(extent.map(|size| usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
-/// Returns the failure of a copy that the library refuses: all but its sizes was checked.
+/// Refuses what images cannot be copied to each other, or to themselves.
+///
+/// # Errors
+/// `INVALID_CONTEXT`, `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, `OVERLAPPING_REGIONS`.
+fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> Result<()> {
+    if !Arc::ptr_eq(from.context().state(), to.context().state()) {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT,
+            "pixels are copied between images of one context",
+        ));
+    }
+    if from.inner().description().format != to.inner().description().format {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_FORMAT_DESCRIPTOR,
+            "pixels are copied between images of one format",
+        ));
+    }
+    let meets = |index: usize| part.origin[index].abs_diff(place[index]) < part.extent[index];
+    if from.is_same(to) && (0..3).all(meets) {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_OVERLAPPING_REGIONS,
+            "the two parts of the image overlap",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the failure of a copy that the library refuses: all but whether the part is inside was checked.
 fn refusal(error: Error) -> Failure {
     match error {
         Error::InvalidArgument(_) => {
@@ -150,6 +180,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let part = ImagePart { origin: origin(from_first), extent: extent(region)? };
+        check_copy(from, to, &part, origin(to_first))?;
         let command = Command::copy_image(from.inner(), part, to.inner(), origin(to_first));
         let submission = Submission::new(queue, waits, event)?;
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_COPY;

@@ -1,4 +1,4 @@
-//! Destinations of commands: submissions to queues, and command buffers.
+//! Destinations of commands: submissions to queues, command buffers, and questions.
 
 use super::Queue;
 use crate::abi::object::{Ref, Shared};
@@ -43,6 +43,26 @@ impl Destination for Queue {
             None => buffer.by(self),
         }
     }
+}
+
+/// A question about commands that are never submitted: it is asked as if they were submitted to the queue, and leaves no
+/// trace.
+pub(crate) struct Question<'a>(pub(crate) &'a Queue);
+
+impl Destination for Question<'_> {
+    fn context(&self) -> &Ref<Context> {
+        self.0.context()
+    }
+
+    fn device(&self) -> &Ref<Device> {
+        self.0.device()
+    }
+
+    fn is_recording(&self) -> bool {
+        false
+    }
+
+    fn note(&self, _buffer: BufferUse<'_>) {}
 }
 
 impl<T: Destination> Destination for Shared<T> {
