@@ -1,5 +1,5 @@
 /* Images and samplers: two processes compute on pixels that pass through shared memory, ordered by shared events;
-   then all kinds of images, what commands keep, and what is refused. */
+   then all kinds of images, graphs of such commands, what commands keep, and what is refused. */
 #include "events.h"
 #include "kernels.h"
 
@@ -158,6 +158,50 @@ static void compute_together(struct scene *scene) {
   end_peer(&peer);
   UR(urEventRelease(own));
   UR(urEventRelease(other));
+  UR(urUSMFree(ur->context, memory));
+}
+
+/* A queue records copies of pixels in a graph, which does them at each run, when the program has none of the images
+   any more. */
+static void capture(struct scene *scene) {
+  struct runtime *ur = &scene->ur;
+  size_t size = PIXELS * 16;
+  void *memory = allocate(ur, size);
+  write_pattern(ur, memory, size, 5);
+  ur_image_desc_t description = describe(UR_MEM_TYPE_IMAGE2D, WIDTH, HEIGHT, 1, 1);
+  ur_mem_handle_t from = create_image(ur, &rgba32, &description);
+  ur_mem_handle_t middle = create_image(ur, &rgba32, &description);
+  ur_mem_handle_t to = create_image(ur, &rgba32, &description);
+  ur_exp_graph_handle_t graph = NULL;
+  ur_exp_executable_graph_handle_t executable = NULL;
+
+  /* The program would wait for what does not run. */
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED,
+          urEnqueueMemImageRead(ur->queue, to, true, start, all, 0, 0, memory, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(ur->queue, &graph));
+
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  UR(urEnqueueMemImageWrite(ur->queue, from, false, start, all, 0, 0, memory, 0, NULL, NULL));
+  UR(shift(scene, from, middle, 7));
+  UR(urEnqueueMemImageCopy(ur->queue, middle, to, start, start, all, 0, NULL, NULL));
+  UR(urEnqueueMemImageRead(ur->queue, to, false, start, all, 0, 0, memory, 0, NULL, NULL));
+  UR(urQueueEndGraphCaptureExp(ur->queue, &graph));
+  UR(urGraphInstantiateGraphExp(graph, &executable));
+  UR(urGraphDestroyExp(graph));
+  UR(urMemRelease(from));
+  UR(urMemRelease(middle));
+  UR(urMemRelease(to));
+
+  uint32_t *words = (uint32_t *)malloc(size);
+  for (uint32_t runs = 0; runs <= 3; runs++) {
+    if (runs > 0)
+      UR(urEnqueueGraphExp(ur->queue, executable, 0, NULL, NULL));
+    copy(ur, words, memory, size);
+    expect_shifted(words, 5, runs, 7 * runs);
+  }
+  free(words);
+  UR(urGraphExecutableGraphDestroyExp(executable));
   UR(urUSMFree(ur->context, memory));
 }
 
@@ -331,6 +375,7 @@ int main(int argc, char **argv) {
     copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE2D_ARRAY, 30, 10, 0, 6), 10, 6);
   }
   make_of_memory(&scene.ur);
+  capture(&scene);
   refuse(&scene);
   compute_together(&scene);
   end_scene(&scene);
