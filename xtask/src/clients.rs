@@ -52,8 +52,9 @@ pub(crate) const FOR_SYCL: [&str; 5] = [
     "sycl_native",
     "sycl_sharing",
 ];
-/// The programs that also use Level Zero itself.
-pub(crate) const FOR_LEVEL_ZERO: [&str; 2] = ["native_level_zero", "sycl_native"];
+/// The programs that CUDA cannot run: those that use Level Zero itself, and one that brings kernels in SPIR-V.
+pub(crate) const NOT_FOR_CUDA: [&str; 3] =
+    ["native_level_zero", "sycl_graph_kernels", "sycl_native"];
 /// The program in the README.
 const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
 

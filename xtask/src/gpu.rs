@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::clients::FOR_LEVEL_ZERO;
+use crate::clients::NOT_FOR_CUDA;
 use crate::python::{Environment, requirement};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
@@ -126,7 +126,7 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
     let clients = clients::build(workspace, &environment)?;
     let programs = directory.join("clients");
     fs::create_dir_all(&programs).map_err(|error| cannot("create", &programs, &error))?;
-    let is_for_cuda = |name: &&String| !FOR_LEVEL_ZERO.contains(&name.as_str());
+    let is_for_cuda = |name: &&String| !NOT_FOR_CUDA.contains(&name.as_str());
     for name in clients.names.iter().filter(is_for_cuda) {
         copy(&clients.directory.join(name), &programs.join(name))?;
     }
@@ -245,7 +245,7 @@ mod tests {
             .collect();
         let mut clients = clients::FOR_LOADER.iter().chain(&clients::FOR_SYCL);
         let missing =
-            clients.find(|client| !words.contains(client) && !FOR_LEVEL_ZERO.contains(client));
+            clients.find(|client| !words.contains(client) && !NOT_FOR_CUDA.contains(client));
         assert_eq!(missing, None);
     }
 }

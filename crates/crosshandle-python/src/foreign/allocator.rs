@@ -26,7 +26,7 @@ struct PerDevice {
 }
 
 /// Memory whose freeing waits for the device's work, of which nobody could say when it was freed whether it is
-/// done: the driver refuses to wait while a stream is captured.
+/// done, if the driver has refused to wait.
 enum Late {
     /// A part of an arena: the device's number, and the address.
     Part(c_int, usize),
@@ -255,7 +255,7 @@ pub(crate) extern "C" fn crosshandle_free(
 }
 
 /// Frees memory once work that may still use it is done, for which this waits, as the driver's own functions do.
-/// If the driver refuses to wait, as it does while a stream is captured, the memory stays until this is called again.
+/// Captures of streams go on undisturbed. If the driver refuses to wait, the memory stays until this is called again.
 fn finish_uses(context: &crosshandle::Context, late: Late) {
     let late_of = |all: &mut Vec<(crosshandle::Context, Late)>| {
         let is_of_it = |(of, _): &mut (crosshandle::Context, Late)| of.is_same(context);

@@ -235,8 +235,8 @@ impl Context {
     /// It waits for streams that wait for events as well, however long that is.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the backend cannot; [`Error::Driver`] if the driver refuses, as
-    /// it does while a stream is captured.
+    /// [`Error::Unsupported`] where the backend cannot; [`Error::Driver`] if the driver refuses. A
+    /// capture of a stream, in whatever thread, goes on undisturbed.
     pub fn synchronize(&self) -> Result<()> {
         self.native_context()?.synchronize()
     }

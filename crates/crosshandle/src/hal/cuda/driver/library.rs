@@ -136,7 +136,6 @@ library! {
         ctx_get_current = cuCtxGetCurrent(&mut ContextHandle);
         ctx_set_current = cuCtxSetCurrent(ContextHandle);
         ctx_get_device = cuCtxGetDevice(&mut CUdevice);
-        ctx_synchronize = cuCtxSynchronize();
         mem_get_info = cuMemGetInfo_v2(&mut usize, &mut usize);
         mem_get_allocation_granularity = cuMemGetAllocationGranularity(&mut usize, &CUmemAllocationProp, c_uint);
         mem_create = cuMemCreate(&mut CUmemGenericAllocationHandle, usize, &CUmemAllocationProp, c_ulonglong);
@@ -169,6 +168,8 @@ library! {
         pointer_get_attributes =
             cuPointerGetAttributes(c_uint, *const c_uint, *const *mut c_void, CUdeviceptr);
         ipc_close_mem_handle = cuIpcCloseMemHandle(CUdeviceptr);
+        mem_host_alloc = cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        mem_free_host = cuMemFreeHost(*mut c_void);
         mem_host_register = cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         mem_host_unregister = cuMemHostUnregister(*mut c_void);
         mem_host_get_device_pointer = cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);

@@ -44,9 +44,19 @@ impl Driver {
         Ok(DeviceHandle(device))
     }
 
-    /// Waits until the current context has done everything that anybody submitted.
+    /// Waits until the current context has done everything that anybody submitted, also while another
+    /// thread captures a stream: by freeing memory. `cuCtxSynchronize` would invalidate the capture,
+    /// whatever its mode and this thread's.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        self.check("cuCtxSynchronize", (self.library.ctx_synchronize)())
+        let mut memory = ptr::null_mut();
+        self.beside_captures(|| {
+            // SAFETY: the driver writes one address there.
+            let code = unsafe { (self.library.mem_host_alloc)(&mut memory, 1, 0) };
+            self.check("cuMemHostAlloc", code)?;
+            // SAFETY: from above, and nobody else's.
+            let code = unsafe { (self.library.mem_free_host)(memory) };
+            self.check("cuMemFreeHost", code)
+        })
     }
 
     /// Returns the context that a stream belongs to; of the default streams, the current one.

@@ -2,7 +2,7 @@
 //!
 //! In all calls the stream's context must be current (see `Driver::enter`).
 
-use super::{DeviceAddress, Driver, EventHandle, NOT_READY, StreamHandle};
+use super::{DeviceAddress, Driver, EventHandle, NOT_READY, SUCCESS, StreamHandle};
 use crate::error::{Error, Result};
 use crate::os::process;
 use cudarc::driver::sys::{
@@ -110,6 +110,20 @@ impl Driver {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
         let code = (self.library.thread_exchange_capture_mode)(&mut mode);
         self.note("cuThreadExchangeStreamCaptureMode", code);
+    }
+
+    /// Makes calls that the calling thread may otherwise not make while another one captures a stream.
+    pub(crate) fn beside_captures<R>(&self, call: impl FnOnce() -> R) -> R {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
+        let code = (self.library.thread_exchange_capture_mode)(&mut mode);
+        self.note("cuThreadExchangeStreamCaptureMode", code);
+        let result = call();
+        if code == SUCCESS {
+            // What the thread had before.
+            let code = (self.library.thread_exchange_capture_mode)(&mut mode);
+            self.note("cuThreadExchangeStreamCaptureMode", code);
+        }
+        result
     }
 
     /// Lets a stream wait for a recorded event.

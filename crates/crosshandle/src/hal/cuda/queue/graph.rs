@@ -5,7 +5,9 @@
 //! it then does what the nodes of that run say. So an update costs nothing until the next run, and a run that
 //! was submitted before an update, but comes to the driver later, does what was submitted.
 //!
-//! The driver lets a launch of a graph wait for the launch before, in whatever stream that is.
+//! The driver lets a launch of a graph wait for the launch before, in whatever stream that is. So runs come to the
+//! driver in the order in which they were submitted: one that stays pending holds up the later ones of its graph
+//! ([`Turn`]). Otherwise a run could wait for one that waits for its own signal.
 
 use super::work::{self, Extra, Target};
 use crate::error::{Error, Result};
@@ -20,6 +22,7 @@ use crate::hal::{DriverGraph, GraphNode, GraphNodes, GraphRun, PreparedNode, Wor
 use crate::sync::Mutex;
 use smallvec::SmallVec;
 use std::any::Any;
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
@@ -140,6 +143,59 @@ struct CudaGraph {
     /// The driver's nodes of each node.
     places: Vec<Range<usize>>,
     state: Mutex<State>,
+    turns: Arc<Turns>,
+}
+
+/// The runs of a graph that the driver does not have yet, in order.
+#[derive(Default)]
+struct Turns(Mutex<VecDeque<u64>>);
+
+/// The place of a pending run among those of its graph, until it is dropped.
+pub(super) struct Turn {
+    turns: Arc<Turns>,
+    number: u64,
+}
+
+impl Turn {
+    /// Puts a command that stays pending behind the runs of its graph, if it is one.
+    pub(super) fn take(work: &Work) -> Option<Self> {
+        let turns = Arc::clone(&graph_of(work)?.turns);
+        let mut pending = turns.0.lock();
+        let number = pending.back().map_or(0, |last| last + 1);
+        pending.push_back(number);
+        drop(pending);
+        Some(Self { turns, number })
+    }
+
+    /// Returns whether no earlier run of the same graph is pending. `turn` is that of a command which is.
+    pub(super) fn has_come(work: &Work, turn: Option<&Self>) -> bool {
+        match graph_of(work) {
+            None => true,
+            Some(graph) => {
+                let first = graph.turns.0.lock().front().copied();
+                first.is_none_or(|first| turn.is_some_and(|turn| turn.number == first))
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.0.lock().retain(|number| *number != self.number);
+    }
+}
+
+/// Returns the graph of the driver that a command launches.
+fn graph_of(work: &Work) -> Option<&CudaGraph> {
+    match work {
+        Work::Graph(run) => of_run(run),
+        _ => None,
+    }
+}
+
+fn of_run(run: &GraphRun) -> Option<&CudaGraph> {
+    let graph = run.driver_graph.as_deref()? as &dyn Any;
+    graph.downcast_ref()
 }
 
 struct State {
@@ -217,6 +273,7 @@ pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn 
             nodes: Arc::clone(nodes),
             is_unknown: false,
         }),
+        turns: Arc::default(),
     }))
 }
 
@@ -300,9 +357,7 @@ impl State {
 /// # Safety
 /// The run stays until the stream is past this.
 pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, run: &GraphRun) -> Result<()> {
-    let graph = run.driver_graph.as_deref().map(|graph| graph as &dyn Any);
-    let graph = graph
-        .and_then(|graph| graph.downcast_ref::<CudaGraph>())
+    let graph = of_run(run)
         .filter(|graph| graph.gpu.is_in_context_of(gpu))
         .ok_or_else(|| Error::invalid("this graph was made in another of the driver's contexts"))?;
     let mut state = graph.state.lock();

@@ -1,6 +1,7 @@
 //! Commands as a queue keeps them: pending, while the driver does not have them, and in flight, until
 //! a stream is past them.
 
+use super::graph::Turn;
 use super::host_function::{HostFunctions, Job};
 use super::work::Extra;
 use crate::error::{Error, Result};
@@ -21,6 +22,8 @@ pub(super) struct Pending {
     pub(super) extra: Extra,
     /// The ticket of the command's signal, if it was taken already.
     pub(super) ticket: Option<Ticket>,
+    /// The turn of a run of a graph that stays pending.
+    pub(super) turn: Option<Turn>,
 }
 
 impl Pending {
@@ -40,6 +43,7 @@ impl Pending {
             submission: self.submission.take(),
             extra: mem::take(&mut self.extra),
             ticket: self.ticket.take(),
+            turn: self.turn.take(),
         }
     }
 
@@ -54,6 +58,7 @@ impl Pending {
             submission,
             extra,
             ticket,
+            turn: _turn,
         } = self.take();
         finished.push(Box::new(Used::new(submission.work, extra)));
         match submission.signal {

@@ -367,6 +367,7 @@ impl BackendQueue for CudaQueue {
             submission: submission.take(),
             extra,
             ticket: None,
+            turn: None,
         };
         let submitted = state.streams.submit(&mut pending);
         inner.publish(&state);

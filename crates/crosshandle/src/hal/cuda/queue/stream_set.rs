@@ -4,6 +4,7 @@
 //! too; and only so many streams may wait (see [`scheduler`](crate::hal::cuda::scheduler)).
 //! Commands beyond that are kept here, in order, and tried again whenever a thread looks.
 
+use super::graph::Turn;
 use super::host_function::HostFunctions;
 use super::in_flight::{Finished, InFlight, Pending};
 use super::stream::{Due, QueueStream, profile_of};
@@ -97,7 +98,11 @@ impl StreamSet {
         }
         match self.place_new(pending) {
             Ok(Some(placement)) => return self.enqueue(placement, pending),
-            Ok(None) => self.pending.push_back(pending.take()),
+            Ok(None) => {
+                let mut pending = pending.take();
+                pending.turn = Turn::take(&pending.submission.work);
+                self.pending.push_back(pending);
+            }
             Err(error) => {
                 pending.refuse(&error, &mut self.streams[0].finished);
                 return Err(error);
@@ -186,6 +191,9 @@ impl StreamSet {
             return Ok(Some(placement(due, None)));
         }
         if !stream.has_room(submission, &due) && stream.is_blocked() {
+            return Ok(None);
+        }
+        if !Turn::has_come(&submission.work, pending.turn.as_ref()) {
             return Ok(None);
         }
         // Such a call would return only when the stream goes on.

@@ -83,6 +83,7 @@ impl QueueStream {
             submission,
             extra,
             ticket,
+            ..
         } = pending;
         let (signal, waits) = (&submission.signal, &submission.waits);
         // The awaited signals may have failed by then, which the device does not check.
