@@ -326,6 +326,13 @@ static void refuse(struct scene *scene) {
   ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT, shift(scene, foreign, image, 1));
   EXPECT(urEnqueueMemImageRead(ur->queue, foreign, true, start, all, 0, 0, words, 0, NULL, NULL) !=
          UR_RESULT_SUCCESS);
+  /* The same is refused while a queue captures, which goes on. */
+  ur_exp_graph_handle_t graph = NULL;
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  EXPECT(urEnqueueMemImageRead(ur->queue, foreign, false, start, all, 0, 0, words, 0, NULL, NULL) !=
+         UR_RESULT_SUCCESS);
+  UR(urQueueEndGraphCaptureExp(ur->queue, &graph));
+  UR(urGraphDestroyExp(graph));
   EXPECT(shift(scene, buffer, image, 1) != UR_RESULT_SUCCESS);
   UR(urMemRelease(foreign));
   UR(urContextRelease(other));

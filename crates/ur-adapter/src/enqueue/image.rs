@@ -111,8 +111,9 @@ entry_points! {
         let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(to) }?;
-        let command = Command::read_image(image.inner(), part, memory, place.pitches());
         let submission = Submission::new(queue, waits, event)?;
+        let image = image.for_command(&submission)?;
+        let command = Command::read_image(image, part, memory, place.pitches());
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_READ;
         submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
     }
@@ -133,8 +134,9 @@ entry_points! {
         let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(from) }?;
-        let command = Command::write_image(memory, place.pitches(), image.inner(), part);
         let submission = Submission::new(queue, waits, event)?;
+        let image = image.for_command(&submission)?;
+        let command = Command::write_image(memory, place.pitches(), image, part);
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_WRITE;
         submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
     }
@@ -150,8 +152,9 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let part = ImagePart { origin: origin(from_first), extent: extent(region)? };
-        let command = Command::copy_image(from.inner(), part, to.inner(), origin(to_first));
         let submission = Submission::new(queue, waits, event)?;
+        let (from, to) = (from.for_command(&submission)?, to.for_command(&submission)?);
+        let command = Command::copy_image(from, part, to, origin(to_first));
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_COPY;
         submission.submit(kind, command.map_err(refusal)?, false)
     }
