@@ -208,3 +208,33 @@ def test_the_queue_of_a_bare_number_is_not_that_of_a_stream(monkeypatch: pytest.
     queue = streams.queue(stream)
     assert queue.stream is stream
     assert streams.queue(stream) is queue
+
+
+def test_the_default_streams_of_two_devices_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeQueue:
+        idle = True
+
+        def __init__(self, device: str):
+            self.device = device
+
+        def wait(self, event: crosshandle.Event, value: int | None) -> None:
+            pass
+
+    class FakeContext:
+        def __init__(self, device: str):
+            self.device = device
+
+        def _adopt_stream(self, number: int, stream: Any) -> FakeQueue:
+            return FakeQueue(self.device)
+
+    monkeypatch.setattr(streams, "default_context", FakeContext)
+    monkeypatch.setattr(streams, "_adopted", OrderedDict())
+    monkeypatch.setattr(streams, "_devices", lambda: ["cuda:0", "cuda:1"])
+    event = crosshandle.default_context().event()
+    for number in (0, 1, 2):
+        # As a consumer of DLPack on the second device gives it.
+        streams.wait(event, number, 1, "cuda:1")
+        first = streams.queue(number)
+        assert first.device == "cuda:0"
+        assert (streams.queue(number) is first) == (number in (0, 1))
+        assert streams._queue_on(number, number, ["cuda:1"]).device == "cuda:1"

@@ -220,12 +220,6 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Maps memory of another process, at an address that is a multiple of 2 MiB if it is that large.
     fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>>;
 
-    /// Maps memory of another process by the driver's handle to it, where the driver has no descriptors. `len` is the
-    /// exporter's word.
-    fn import_handle(&self, _handle: &BackendBlob, _len: usize) -> Result<Arc<dyn Segment>> {
-        Err(Error::Protocol("its memory has no descriptor"))
-    }
-
     /// Makes new physical memory, not mapped anywhere, with contents as a segment has them.
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>>;
 
@@ -235,6 +229,11 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Reserves addresses without memory. They start at `wish` if that is not 0, is aligned, and they
     /// are free.
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
+
+    /// Returns what maps memory by the driver's handles to it, if the driver shares some memory by those alone.
+    fn driver_handles(&self) -> Option<&dyn DriverHandles> {
+        None
+    }
 
     /// Returns the maker of native mirrors, if the driver has events that cross processes.
     fn driver_events(&self) -> Option<Arc<dyn DriverEvents>> {
@@ -263,6 +262,12 @@ pub(crate) trait BackendContext: Send + Sync {
     fn programs(&self) -> Option<&dyn Programs> {
         None
     }
+}
+
+/// What maps memory of which the driver has no descriptor.
+pub(crate) trait DriverHandles {
+    /// Maps memory of another process by the driver's handle to it. The handle and `len` are the exporter's word.
+    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>>;
 }
 
 /// The loader of programs for one device.

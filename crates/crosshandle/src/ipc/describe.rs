@@ -604,6 +604,7 @@ mod tests {
                 access: Access::ReadOnly,
                 is_prepared: true,
                 is_moved: false,
+                is_sealed: false,
                 particulars,
             };
             world.export(record, Exported::Memory(memory));

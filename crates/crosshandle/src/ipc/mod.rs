@@ -30,7 +30,7 @@ mod record;
 mod records;
 mod tuning;
 
-pub(crate) use attachment::{Attachment, ContextId, Delivery, First, Origin};
+pub(crate) use attachment::{Attachment, ContextId, Delivery, First, HandleAhead, Origin};
 pub(crate) use broker::protocol::BackendBlob;
 pub(crate) use broker::protocol::PiecePart;
 pub(crate) use broker::{Deadline, FetchedHandle, FetchedPieces};
@@ -46,6 +46,9 @@ pub(crate) use record::{Credential, Record};
 pub(crate) use records::{
     ExportCells, KeepAlive, Particulars, Piece, PieceSet, PiecedMemory, Shared,
 };
+
+#[cfg(test)]
+pub(crate) use attachment::testing;
 
 /// What fuzz targets need of this folder.
 #[cfg(fuzzing)]

@@ -92,15 +92,27 @@ def queue(stream: Any, context: Context | None = None) -> Queue:
     return _queue_on(number, stream, [named] if named is not None else _devices())
 
 
-def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
+def _known(device: str, number: int) -> Queue | None:
     with _lock:
+        known = _adopted.get((device, number))
+        if known is not None:
+            _adopted.move_to_end((device, number))
+        return known
+
+
+def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
+    # Every device has the default streams: which one is meant must not depend on those that were used before. Any other
+    # number is one device's, whose context need not be made to find it among those that are known.
+    if number not in _DEFAULT:
         for device in devices:
-            known = _adopted.get((device, number))
+            known = _known(device, number)
             if known is not None:
-                _adopted.move_to_end((device, number))
                 return known
     refused: Error | None = None
     for device in devices:
+        known = _known(device, number)
+        if known is not None:
+            return known
         try:
             adopted = default_context(device)._adopt_stream(number, stream)
         except InvalidArgument as error:

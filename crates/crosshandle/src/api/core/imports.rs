@@ -1,13 +1,17 @@
 //! The memory of other processes that a context has mapped.
 
+#[cfg(test)]
+mod tests;
+
 use super::{ContextCore, read, write};
 use crate::error::{Error, Result};
 use crate::hal::common::pieced_segment::PiecedSegment;
-use crate::hal::{BackendContext, Segment};
+use crate::hal::{BackendContext, DriverHandles, Segment};
 use crate::handle::Fields;
 use crate::ipc::broker::Route;
 use crate::ipc::{
-    Attachment, ContextId, Deadline, Delivery, FetchedHandle, FetchedPieces, First, Origin,
+    Attachment, ContextId, Deadline, Delivery, FetchedHandle, FetchedPieces, First, HandleAhead,
+    Origin,
 };
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
@@ -80,7 +84,8 @@ impl SegmentKey {
 /// Memory that is mapped by the driver's handle to it while the exporter is asked whether it may be.
 struct MappedAhead<'a> {
     backend: &'a dyn BackendContext,
-    mapped: Cell<Option<(FetchedHandle, Arc<dyn Segment>)>>,
+    /// The memory first, so that it is unmapped before its open is counted no more.
+    mapped: Cell<Option<(Arc<dyn Segment>, HandleAhead)>>,
 }
 
 impl<'a> MappedAhead<'a> {
@@ -91,17 +96,15 @@ impl<'a> MappedAhead<'a> {
         }
     }
 
-    /// Maps it. If that fails, whoever gets the answer tries again, and learns why.
-    fn map(&self, fields: &Fields, found: FetchedHandle) {
-        if let Ok(memory) = self.map_now(fields, &found) {
-            self.mapped.set(Some((found, memory)));
+    /// Maps it, if the handle is known. If that fails, whoever gets the answer tries again, and learns why.
+    fn map(&self, fields: &Fields, attachment: &Arc<Attachment>) {
+        // First, since most backends take no handles.
+        if let Some(handles) = self.backend.driver_handles()
+            && let Some(ahead) = attachment.driver_handle(fields)
+            && let Ok(memory) = map_by(handles, fields, &ahead.found)
+        {
+            self.mapped.set(Some((memory, ahead)));
         }
-    }
-
-    fn map_now(&self, fields: &Fields, found: &FetchedHandle) -> Result<Arc<dyn Segment>> {
-        check_extent(fields, found.len)?;
-        let len = usize::try_from(found.len).unwrap_or(usize::MAX);
-        self.backend.import_handle(&found.handle, len)
     }
 
     /// Returns what the exporter has delivered, mapped: now, unless it is what was mapped ahead.
@@ -112,14 +115,32 @@ impl<'a> MappedAhead<'a> {
         access: Access,
     ) -> Result<Arc<dyn Segment>> {
         match (delivery, self.mapped.take()) {
-            (Delivery::DriverHandle(found), Some((ahead, memory))) if found == ahead => Ok(memory),
-            (Delivery::DriverHandle(found), _) => self.map_now(fields, &found),
+            (Delivery::DriverHandle(found), Some((memory, ahead))) if found == ahead.found => {
+                Ok(memory)
+            }
+            (Delivery::DriverHandle(found), other) => {
+                drop(other);
+                let handles = self.backend.driver_handles();
+                let handles = handles.ok_or(Error::Protocol("its memory has no descriptor"))?;
+                map_by(handles, fields, &found)
+            }
             (Delivery::Descriptor(fetched), _) => {
                 check_extent(fields, fetched.len)?;
                 self.backend.import_segment(fetched.into(), access)
             }
         }
     }
+}
+
+/// Maps memory by the driver's handle to it.
+fn map_by(
+    handles: &dyn DriverHandles,
+    fields: &Fields,
+    found: &FetchedHandle,
+) -> Result<Arc<dyn Segment>> {
+    check_extent(fields, found.len)?;
+    let len = usize::try_from(found.len).unwrap_or(usize::MAX);
+    handles.import_handle(&found.handle, len)
 }
 
 /// Checks that what a handle names is inside its segment, before a driver hears of it.
@@ -213,7 +234,7 @@ impl Imports {
         origin: &Origin,
         next: First,
         deadline: &Deadline,
-        mut fetch: impl FnMut(&Attachment) -> Result<R>,
+        mut fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
         let mut fetch_by = |route| {
             let attachment = self.attachment_by(route, fields, origin, next, deadline)?;
@@ -312,8 +333,8 @@ impl Imports {
         };
         let ahead = MappedAhead::new(backend);
         let fetched = core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
-            let map_ahead = |found| ahead.map(fields, found);
-            attachment.fetch_segment(fields, key.access, deadline, map_ahead, &mut take)
+            let meanwhile = || ahead.map(fields, attachment);
+            attachment.fetch_segment(fields, key.access, deadline, meanwhile, &mut take)
         });
         let (attachment, fetched) = match fetched {
             Ok(fetched) => fetched,
@@ -380,8 +401,8 @@ impl Imports {
         let backend: &dyn BackendContext = &**core.backend();
         let attachment = core.attachment(&handles[0], First::Memory(access), deadline)?;
         let ahead = MappedAhead::new(backend);
-        let map_ahead = |fields: &Fields, found| ahead.map(fields, found);
-        attachment.fetch_each(handles, access, deadline, map_ahead, |fields, delivery| {
+        let meanwhile = |fields: &Fields| ahead.map(fields, &attachment);
+        attachment.fetch_each(handles, access, deadline, meanwhile, |fields, delivery| {
             // Most of what comes would be dropped, if others consist of pieces too.
             let delivery = delivery.ok_or(Error::Protocol("it consists of pieces"))?;
             let memory = ahead.finish(fields, delivery, access)?;

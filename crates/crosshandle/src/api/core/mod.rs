@@ -230,7 +230,7 @@ impl ContextCore {
         fields: &Fields,
         next: First,
         deadline: &Deadline,
-        fetch: impl FnMut(&Attachment) -> Result<R>,
+        fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
         self.imports
             .ask_either(fields, &self.origin, next, deadline, fetch)

@@ -133,13 +133,10 @@ pub(super) fn fetch(
 fn check(file: BorrowedFd<'_>, len: u64, backend: BackendKind) -> Result<()> {
     if memfd::is_memory(file) {
         let looked = memfd::check(file).map_err(Error::os("looking at memory"))?;
-        // A driver's legacy handle comes in a file of its own, which is shorter.
         return match looked == (len, true) {
             true => Ok(()),
-            false => Err(Error::Unsupported(
-                "this memory ends with its maker, so it cannot be held: allocate it with crosshandle \
-                 or with the driver's virtual memory management"
-                    .into(),
+            false => Err(Error::Protocol(
+                "its memory has another length than it said, or no seal",
             )),
         };
     }

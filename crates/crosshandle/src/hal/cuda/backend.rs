@@ -6,8 +6,9 @@ use super::memory::{self, CudaPhysical, CudaRange};
 use super::{program, queue};
 use crate::error::Result;
 use crate::hal::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DriverGraph, GraphNodes,
-    Graphs, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment, Work,
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DriverGraph, DriverHandles,
+    GraphNodes, Graphs, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs,
+    Segment, Work,
 };
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{BackendBlob, Import, Shared};
@@ -94,6 +95,12 @@ impl CudaContext {
     }
 }
 
+impl DriverHandles for CudaContext {
+    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>> {
+        memory::external::open_legacy(&self.gpu, handle, len)
+    }
+}
+
 impl BackendContext for CudaContext {
     fn granularity(&self) -> usize {
         self.gpu.info().granularity
@@ -119,8 +126,8 @@ impl BackendContext for CudaContext {
         memory::import(&self.gpu, &import.file, import.len, access)
     }
 
-    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>> {
-        memory::external::open_legacy(&self.gpu, handle, len)
+    fn driver_handles(&self) -> Option<&dyn DriverHandles> {
+        Some(self)
     }
 
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {

@@ -21,7 +21,6 @@ use crate::threads::disposer::{Disposal, PeerDescriptor};
 use crate::types::Access;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -56,9 +55,26 @@ pub(crate) enum Delivery {
     DriverHandle(FetchedHandle),
 }
 
+/// A driver's handle that no answer has brought yet, and one open of its record: the exporter keeps the memory until
+/// this is dropped, though it may be freed.
+pub(crate) struct HandleAhead {
+    pub(crate) found: FetchedHandle,
+    attachment: Arc<Attachment>,
+    record: u32,
+}
+
+impl Drop for HandleAhead {
+    fn drop(&mut self) {
+        self.attachment.release(self.record);
+    }
+}
+
 impl Attachment {
-    /// Fetches the memory that a handle names. The exporter says which segment that is in: other
-    /// handles that name this segment will find it under its number.
+    /// Fetches the descriptor of the memory that a handle names. The exporter says which segment that is in:
+    /// other handles that name this segment will find it under its number.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for memory of which only the driver's handle crosses.
     pub(crate) fn fetch(
         &self,
         fields: &Fields,
@@ -72,22 +88,27 @@ impl Attachment {
             access,
             span: PieceSpan::ALL,
         };
-        let fetched = self.ask_for(request, deadline)?;
-        check_segment(fetched.segment, fields)?;
-        Ok(fetched)
+        match self.ask_for(request, deadline)? {
+            Supply::Whole(fetched) => {
+                check_segment(fetched.segment, fields)?;
+                Ok(fetched)
+            }
+            Supply::DriverHandle(_) => Err(no_descriptor()),
+            Supply::Pieces(_) => Err(OTHER_QUESTION),
+        }
     }
 
     /// Fetches the memory that a handle names, as [`fetch`](Self::fetch) does, or the driver's handle to it. If the
     /// memory consists of pieces, `take` gets all of them in their order, some at a time, and the result is `None`.
     ///
-    /// `ahead` gets the driver's handle before the exporter has answered, if it is known: the result says whether it was
-    /// the right one.
+    /// `meanwhile` does what can be done before the exporter has answered, such as to map memory by its
+    /// [`driver_handle`](Self::driver_handle). It may not be called.
     pub(crate) fn fetch_segment(
         &self,
         fields: &Fields,
         access: Access,
         deadline: &Deadline,
-        ahead: impl FnMut(FetchedHandle),
+        meanwhile: impl FnMut(),
         take: impl FnMut(FetchedPieces) -> Result<()>,
     ) -> Result<Option<Delivery>> {
         let _span = observe::fetching(self.origin.context, fields.record);
@@ -97,7 +118,7 @@ impl Attachment {
             access,
             expected: ExpectedPieces::new(fields.segment),
             whole: None,
-            ahead,
+            meanwhile,
             take,
         };
         match &self.link {
@@ -118,20 +139,20 @@ impl Attachment {
     }
 
     /// Fetches the memory of several handles, as [`fetch_segment`](Self::fetch_segment) does each, and hands it on in
-    /// their order. `take` gets `None` for memory that consists of pieces; an error of `take` ends it.
+    /// their order. `take` gets `None` for memory that consists of pieces; an error of `take` ends it. Memory of an
+    /// exporter in this process that consists of pieces is an error.
     pub(crate) fn fetch_each(
         &self,
         handles: &[Fields],
         access: Access,
         deadline: &Deadline,
-        mut ahead: impl FnMut(&Fields, FetchedHandle),
+        mut meanwhile: impl FnMut(&Fields),
         mut take: impl FnMut(&Fields, Option<Delivery>) -> Result<()>,
     ) -> Result<()> {
         let Link::Remote { connection, .. } = &self.link else {
             let ignored = |_: FetchedPieces| Err(Error::Protocol("it consists of pieces"));
             return handles.iter().try_for_each(|fields| {
-                let none = |_: FetchedHandle| {};
-                let delivery = self.fetch_segment(fields, access, deadline, none, ignored)?;
+                let delivery = self.fetch_segment(fields, access, deadline, || {}, ignored)?;
                 take(fields, delivery)
             });
         };
@@ -145,12 +166,7 @@ impl Attachment {
             self.origin.context,
             handles.first().map_or(0, |it| it.record),
         );
-        let meanwhile = |place: usize| {
-            let fields: &Fields = &handles[place];
-            if let Some(found) = self.sealed_handle(fields) {
-                ahead(fields, found);
-            }
-        };
+        let meanwhile = |place: usize| meanwhile(&handles[place]);
         let mut next = handles.iter();
         connection.ask_each(&requests, deadline, meanwhile, |answer| {
             let fields = next.next().ok_or(OTHER_QUESTION)?;
@@ -173,16 +189,19 @@ impl Attachment {
         })
     }
 
-    /// Returns the driver's handle to the memory that a handle names, as the catalog has it. Only the exporter knows
-    /// whether it is to be used.
-    fn sealed_handle(&self, fields: &Fields) -> Option<FetchedHandle> {
-        let generation = self.catalog.generation(fields.record)?;
-        if generation.load(Ordering::SeqCst) != fields.generation {
+    /// Returns the driver's handle to the memory that a handle names, as the catalog has it, and counts one open. Only
+    /// the exporter knows whether it is to be used.
+    pub(crate) fn driver_handle(self: &Arc<Self>, fields: &Fields) -> Option<HandleAhead> {
+        let Credential { record, key } = Credential::of(fields);
+        let found = open_sealed(&key, self.catalog.sealed_handle(record.index)?)?;
+        if found.segment != fields.segment || self.try_open(record) != Some(true) {
             return None;
         }
-        let sealed = self.catalog.sealed_handle(fields.record)?;
-        let found = open_sealed(&Credential::of(fields).key, sealed)?;
-        (found.segment == fields.segment).then_some(found)
+        Some(HandleAhead {
+            found,
+            attachment: Arc::clone(self),
+            record: record.index,
+        })
     }
 
     /// Fetches the native mirror of an event.
@@ -193,27 +212,17 @@ impl Attachment {
             Link::Remote { timeout, .. } => *timeout,
         };
         let deadline = Deadline::after(timeout);
-        let fetched = self.ask_for(Request::Mirror(credential), &deadline)?;
-        if fetched.segment != MIRROR_SEGMENT {
-            return Err(Error::Protocol("its event is memory"));
+        match self.ask_for(Request::Mirror(credential), &deadline)? {
+            Supply::Whole(fetched) if fetched.segment == MIRROR_SEGMENT => Ok(fetched),
+            Supply::Whole(_) => Err(Error::Protocol("its event is memory")),
+            Supply::DriverHandle(_) | Supply::Pieces(_) => Err(OTHER_QUESTION),
         }
-        Ok(fetched)
     }
 
-    fn ask_for(&self, request: Request, deadline: &Deadline) -> Result<Fetched> {
+    fn ask_for(&self, request: Request, deadline: &Deadline) -> Result<Supply> {
         match &self.link {
-            Link::Local(exporter) => match Self::ask_here(exporter, request)? {
-                Supply::Whole(fetched) => Ok(fetched),
-                Supply::DriverHandle(_) => Err(no_descriptor()),
-                Supply::Pieces(_) => Err(OTHER_QUESTION),
-            },
-            Link::Remote { connection, .. } => {
-                match supplied(connection.ask(request, deadline)?)? {
-                    Supply::Whole(fetched) => Ok(fetched),
-                    Supply::DriverHandle(_) => Err(no_descriptor()),
-                    Supply::Pieces(_) => Err(OTHER_QUESTION),
-                }
-            }
+            Link::Local(exporter) => Self::ask_here(exporter, request),
+            Link::Remote { connection, .. } => supplied(connection.ask(request, deadline)?),
         }
     }
 
@@ -251,20 +260,20 @@ impl Attachment {
 }
 
 /// The questions for a segment, which may consist of pieces.
-struct SegmentFetch<'a, A, F> {
+struct SegmentFetch<'a, M, F> {
     attachment: &'a Attachment,
     fields: &'a Fields,
     access: Access,
     expected: ExpectedPieces,
     /// The segment, if it does not consist of pieces.
     whole: Option<Delivery>,
-    /// What gets the driver's handle before the exporter has answered.
-    ahead: A,
+    /// What is done before the exporter has answered.
+    meanwhile: M,
     /// What gets the pieces.
     take: F,
 }
 
-impl<A, F: FnMut(FetchedPieces) -> Result<()>> SegmentFetch<'_, A, F> {
+impl<M, F: FnMut(FetchedPieces) -> Result<()>> SegmentFetch<'_, M, F> {
     fn accept(&mut self, supply: Supply) -> Result<()> {
         match supply {
             Supply::Pieces(pieces) => (self.take)(pieces),
@@ -276,15 +285,13 @@ impl<A, F: FnMut(FetchedPieces) -> Result<()>> SegmentFetch<'_, A, F> {
     }
 }
 
-impl<A, F> Dialogue for SegmentFetch<'_, A, F>
+impl<M, F> Dialogue for SegmentFetch<'_, M, F>
 where
-    A: FnMut(FetchedHandle),
+    M: FnMut(),
     F: FnMut(FetchedPieces) -> Result<()>,
 {
     fn meanwhile(&mut self) {
-        if let Some(found) = self.attachment.sealed_handle(self.fields) {
-            (self.ahead)(found);
-        }
+        (self.meanwhile)();
     }
 
     fn question(&mut self, most: usize) -> Request {
@@ -333,11 +340,11 @@ fn check_segment(segment: u32, fields: &Fields) -> Result<()> {
     }
 }
 
-/// Returns why memory of which only the driver's handle crosses is nothing to be kept without the driver.
+/// Returns why memory of which only the driver's handle crosses is not for those who need a descriptor.
 fn no_descriptor() -> Error {
     Error::Unsupported(
-        "this memory ends with its maker, so it cannot be held: allocate it with crosshandle or with the \
-         driver's virtual memory management"
+        "this memory has no descriptor and ends with its maker, so no holder can hold it and no virtual range can map \
+         it: allocate it with crosshandle or with the driver's virtual memory management"
             .into(),
     )
 }

@@ -7,10 +7,12 @@ mod expected_pieces;
 mod fetch;
 mod shared_files;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use context_id::ContextId;
-pub(crate) use fetch::{Delivery, First};
+pub(crate) use fetch::{Delivery, First, HandleAhead};
 
 use super::broker::{Connection, Deadline, PeerPolicy};
 use super::chunks::{Catalog, Ledger};

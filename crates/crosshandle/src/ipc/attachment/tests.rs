@@ -1,113 +1,22 @@
-//! Memory that crosses by a driver's handle: an attachment to an exporter of this process, made as another process does.
+//! Memory that crosses by a driver's handle: what its importer learns, and when.
 
+use super::testing::{DEADLINE, Exporting, HandleOnly};
 use super::*;
-use crate::handle::{BackendKind, DeviceUuid, Fields, Key};
-use crate::ipc::broker::protocol::{BackendBlob, ProgramName, Request};
-use crate::ipc::broker::{FetchedHandle, FetchedPieces, Route, address};
-use crate::ipc::describe::Label;
-use crate::ipc::records::{ExportCells, Particulars, Shared};
+use crate::handle::{Fields, Key};
+use crate::ipc::broker::{FetchedHandle, FetchedPieces};
 use crate::types::Access;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-const DEADLINE: Duration = Duration::from_secs(20);
-const SEGMENT: u32 = 1 << 31 | 5;
-const LEN: usize = 1 << 21;
-
-/// Memory without a descriptor.
-struct HandleOnly(u8);
-
-impl HandleOnly {
-    fn handle(&self) -> BackendBlob {
-        BackendBlob::new(&[self.0; 80])
-    }
-}
-
-impl Shared for HandleOnly {
-    fn len(&self) -> usize {
-        LEN
-    }
-
-    fn descriptor(&self, _: Access) -> Result<Arc<OwnedFd>> {
-        Err(Error::invalid("it has none"))
-    }
-
-    fn driver_handle(&self) -> Option<BackendBlob> {
-        Some(self.handle())
-    }
-}
-
-/// An exporter with memory of which only a driver's handle crosses.
-struct Exporting {
-    exporter: Arc<Exporter>,
-    directory: PathBuf,
-}
-
-impl Exporting {
-    fn new(name: &str) -> Self {
-        let id = address::exporter_id().unwrap();
-        let directory = std::env::temp_dir().join(format!("xh-attachment-{name}-{id}"));
-        let (label, policy) = (Label::default(), PeerPolicy::default());
-        let exporter = Exporter::new(label, policy, Some(directory.clone()), false).unwrap();
-        exporter.go_public().unwrap();
-        Self {
-            exporter,
-            directory,
-        }
-    }
-
-    /// Shares memory, and returns what its handle says.
-    fn share(&self, number: u8, access: Access) -> Fields {
-        let memory: Arc<dyn Shared> = Arc::new(HandleOnly(number));
-        let cells = ExportCells::default();
-        let exported =
-            self.exporter
-                .export_at(&cells, Particulars::default(), &memory, SEGMENT, access);
-        let Credential { record, key } = exported.unwrap();
-        Fields {
-            backend: BackendKind::Cuda,
-            read_only: access == Access::ReadOnly,
-            host: 0,
-            exporter: address::exporter_id().unwrap(),
-            pid: 0,
-            context: self.exporter.number(),
-            key,
-            device: DeviceUuid::from_bytes([0; 16]),
-            generation: record.generation,
-            record: record.index,
-            segment: SEGMENT,
-            offset: 0,
-            length: LEN as u64,
-        }
-    }
-
-    fn attach(&self, fields: &Fields) -> Arc<Attachment> {
-        let (policy, deadline) = (PeerPolicy::default(), Deadline::after(DEADLINE));
-        let directory = Some(self.directory.as_path());
-        let route = Route::Exporter;
-        let connection =
-            Connection::open(fields.exporter, 0, route, directory, &policy, &deadline).unwrap();
-        let request = Request::Attach {
-            context: fields.context,
-            credential: Credential::of(fields),
-            program: ProgramName::default(),
-        };
-        let answer = connection.ask_for_memory(request, None, &deadline).unwrap();
-        let context = ContextId::by(fields, route);
-        Attachment::accepted(context, connection, DEADLINE, answer).unwrap()
-    }
-}
-
-/// Opens memory, and returns what was handed on ahead of the exporter's answer, and the answer.
+/// Opens memory, and returns what the catalog told ahead of the exporter's answer, and the answer.
 fn fetch(
-    attachment: &Attachment,
+    attachment: &Arc<Attachment>,
     fields: &Fields,
     access: Access,
 ) -> (Vec<FetchedHandle>, Result<FetchedHandle>) {
     let mut ahead = Vec::new();
     let take = |_: FetchedPieces| -> Result<()> { panic!("it does not consist of pieces") };
     let deadline = Deadline::after(DEADLINE);
-    let note = |found| ahead.push(found);
+    let note = || ahead.extend(attachment.driver_handle(fields).map(|ahead| ahead.found));
     let delivery = attachment.fetch_segment(fields, access, &deadline, note, take);
     let answer = delivery.map(|delivery| match delivery {
         Some(Delivery::DriverHandle(found)) => found,
@@ -117,11 +26,7 @@ fn fetch(
 }
 
 fn found(number: u8) -> FetchedHandle {
-    FetchedHandle {
-        segment: SEGMENT,
-        len: LEN as u64,
-        handle: HandleOnly(number).handle(),
-    }
+    HandleOnly(number).found()
 }
 
 #[test]
@@ -158,7 +63,10 @@ fn many_are_handed_on_ahead_each_before_its_answer() {
     let deadline = Deadline::after(DEADLINE);
     let ahead: RefCell<Vec<_>> = RefCell::default();
     let mut answers = Vec::new();
-    let note = |_: &Fields, found: FetchedHandle| ahead.borrow_mut().push(found);
+    let note = |fields: &Fields| {
+        let found = attachment.driver_handle(fields).map(|ahead| ahead.found);
+        ahead.borrow_mut().extend(found);
+    };
     let take = |_: &Fields, delivery: Option<Delivery>| {
         let Some(Delivery::DriverHandle(found)) = delivery else {
             panic!("it has no descriptor");
@@ -219,8 +127,37 @@ fn the_handles_of_freed_memory_can_be_read_no_more() {
     }
 }
 
-impl Drop for Exporting {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+#[test]
+fn memory_whose_handle_is_known_is_open_until_that_is_dropped() {
+    let exporting = Exporting::new("counted");
+    let fields = exporting.share(1, Access::ReadWrite);
+    let attachment = exporting.attach(&fields);
+    let is_open = || Exporting::is_open(&attachment, &fields);
+    assert!(!is_open());
+    let ahead = attachment.driver_handle(&fields).expect("sealed");
+    assert!(is_open());
+    drop(ahead);
+    assert!(!is_open());
+    // What is refused is not counted either.
+    let mut stale = fields;
+    stale.generation += 4;
+    assert!(attachment.driver_handle(&stale).is_none());
+    assert!(!is_open());
+}
+
+#[test]
+fn a_holders_memory_is_not_in_its_makers_catalog() {
+    let exporting = Exporting::new("handed");
+    let (moved, kept) = (
+        exporting.share(1, Access::ReadWrite),
+        exporting.share(2, Access::ReadWrite),
+    );
+    let attachment = exporting.attach(&moved);
+    let record = Credential::of(&moved).record;
+    assert!(exporting.exporter.hand_over(record).is_some());
+    assert!(attachment.driver_handle(&moved).is_none());
+    assert!(attachment.driver_handle(&kept).is_some());
+    exporting.exporter.retire(record, true, None);
+    let sealed = attachment.catalog.sealed_handle(moved.record).unwrap();
+    assert!(sealed.iter().all(|byte| *byte == 0));
 }

@@ -1,9 +1,9 @@
 //! The catalog: what a context tells its importers about its objects and about each other.
 //!
 //! For each record it has the generation, by which an importer sees whether a handle is stale, the
-//! object's name, and perhaps a driver's handle that only the holder of the record's key can read; for each attached process its number and program, so that errors can name
-//! it. The exporter alone writes it: once the exporter has mapped a chunk, the kernel lets no other
-//! process map it for writing.
+//! object's name, and perhaps a driver's handle that only the holder of the record's key can read; for
+//! each attached process its number and program, so that errors can name it. The exporter alone writes
+//! it: once the exporter has mapped a chunk, the kernel lets no other process map it for writing.
 
 use super::sealed_handle::SEALED_BYTES;
 use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
@@ -272,8 +272,8 @@ impl Catalog {
         self.set_sealed_handle(record, &[0; SEALED_BYTES]);
     }
 
-    /// Returns the sealed handle of a record, if its chunk is here: what it holds if it was never set, or is being
-    /// set for another use of the record, no key opens.
+    /// Returns the sealed handle of a record, if its chunk is here. No key opens what is there if none was set, or if
+    /// it is overwritten at this moment.
     pub(crate) fn sealed_handle(&self, record: u32) -> Option<[u8; SEALED_BYTES]> {
         let (chunk, place) = self.chunk_of(record)?;
         let words = chunk.sealed(place);

@@ -4,7 +4,8 @@
 //! An importer that is attached so finds the handle without asking: it maps the memory while its question is under
 //! way, and the exporter still says whether it may. The exporter makes a key for one use of a record, and seals one
 //! handle with it, so a stream of bytes that the key yields is combined with nothing else. The sealed bytes begin with
-//! zeros, by which a wrong key shows, or a handle that is being replaced. Nobody but the exporter can write them.
+//! zeros and a sum of all that follows, by which a wrong key shows, or a handle that is just being overwritten. Nobody
+//! but the exporter can write them.
 
 use crate::handle::Key;
 use crate::ipc::broker::FetchedHandle;
@@ -23,7 +24,9 @@ const MAX_HANDLE_BYTES: usize = 96;
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Plain {
-    zeros: [u8; 16],
+    zeros: U64,
+    /// The [`sum`] of what follows.
+    sum: U64,
     len: U64,
     segment: U32,
     handle_len: U32,
@@ -32,6 +35,14 @@ struct Plain {
 
 /// Sets what keys are used for here apart from other uses.
 const PURPOSE: [u8; 16] = *b"xh sealed handle";
+
+/// Returns a sum of all words but the first two, which differs for the same words in another order.
+fn sum(plain: &[U64; SEALED_BYTES / 8]) -> u64 {
+    let rest = plain.iter().skip(2);
+    rest.fold(0x9E37_79B9_7F4A_7C15, |sum: u64, word| {
+        (sum.rotate_left(23) ^ word.get()).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+    })
+}
 
 /// Combines bytes with the stream that a key yields. Twice is nothing.
 fn combine(key: &Key, bytes: [u8; SEALED_BYTES]) -> [u8; SEALED_BYTES] {
@@ -50,21 +61,30 @@ pub(crate) fn seal(key: &Key, found: &FetchedHandle) -> [u8; SEALED_BYTES] {
         return [0; SEALED_BYTES];
     };
     room.copy_from_slice(bytes);
-    let plain = Plain {
-        zeros: [0; 16],
+    let mut words: [U64; SEALED_BYTES / 8] = zerocopy::transmute!(Plain {
+        zeros: 0.into(),
+        sum: 0.into(),
         len: found.len.into(),
         segment: found.segment.into(),
         handle_len: (bytes.len() as u32).into(),
         handle,
-    };
-    combine(key, zerocopy::transmute!(plain))
+    });
+    words[1] = sum(&words).into();
+    combine(key, zerocopy::transmute!(words))
 }
 
-/// Opens a sealed handle; `None` if it was sealed with another key. A peer has chosen what is in it.
+/// Opens a sealed handle; `None` if none is there, if it was sealed with another key, or if parts of it were
+/// overwritten. A peer has chosen what is in it.
 pub(crate) fn open(key: &Key, sealed: [u8; SEALED_BYTES]) -> Option<FetchedHandle> {
-    let plain: Plain = zerocopy::transmute!(combine(key, sealed));
+    // Most records have none.
+    if sealed == [0; SEALED_BYTES] {
+        return None;
+    }
+    let words: [U64; SEALED_BYTES / 8] = zerocopy::transmute!(combine(key, sealed));
+    let is_whole = words[0].get() == 0 && words[1].get() == sum(&words);
+    let plain: Plain = zerocopy::transmute!(words);
     let handle = plain.handle.get(..plain.handle_len.get() as usize)?;
-    (plain.zeros == [0; 16]).then(|| FetchedHandle {
+    is_whole.then(|| FetchedHandle {
         segment: plain.segment.get(),
         len: plain.len.get(),
         handle: BackendBlob::new(handle),
@@ -110,20 +130,42 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_sealed_or_is_half_replaced_is_not_opened() {
+    fn what_was_never_sealed_or_is_half_overwritten_is_not_opened() {
         let (key, other) = (Key::from_bytes([1; 16]), Key::from_bytes([2; 16]));
         assert_eq!(open(&key, [0; SEALED_BYTES]), None);
         let (old, new) = (seal(&other, &found(&[1; 80])), seal(&key, &found(&[2; 80])));
-        let mut torn = old;
-        torn[16..].copy_from_slice(&new[16..]);
-        assert_eq!(open(&key, torn), None, "its beginning is the old one's");
+        // Words are overwritten one by one, and read in between.
+        for end in (8..SEALED_BYTES).step_by(8) {
+            for rest in [[0; SEALED_BYTES], old] {
+                let mut torn = new;
+                torn[end..].copy_from_slice(&rest[end..]);
+                assert_eq!(open(&key, torn), None, "from byte {end} on");
+                let mut torn = rest;
+                torn[end..].copy_from_slice(&new[end..]);
+                assert_eq!(open(&key, torn), None, "up to byte {end}");
+            }
+        }
         // A handle whose length cannot be, of a hostile exporter.
-        let mut plain = combine(&key, new);
-        plain[28..32].copy_from_slice(&97_u32.to_le_bytes());
-        assert_eq!(open(&key, combine(&key, plain)), None);
+        let mut plain: [U64; SEALED_BYTES / 8] = zerocopy::transmute!(combine(&key, new));
+        plain[3] = (u64::from(plain[3].get() as u32) | 97 << 32).into();
+        plain[1] = sum(&plain).into();
+        assert_eq!(open(&key, combine(&key, zerocopy::transmute!(plain))), None);
         assert_eq!(
             open(&key, seal(&key, &found(&[1; MAX_HANDLE_BYTES + 1]))),
             None
         );
+    }
+
+    /// As ChaCha20 of OpenSSL yields them, with the counter and the nonce zero.
+    #[test]
+    fn the_bytes_that_cross_are_known() {
+        let key = Key::from_bytes(std::array::from_fn(|index| index as u8));
+        let sealed = seal(&key, &found(&[0x5A; 80]));
+        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+        assert_eq!(
+            hex(&sealed[..32]),
+            "7e266040d13cd9df4f8b9341c1d501cd86a5add0f3daf72ddcdd6a99439373f8"
+        );
+        assert_eq!(hex(&sealed[112..]), "7515702c3418da480aa36332573d64bf");
     }
 }

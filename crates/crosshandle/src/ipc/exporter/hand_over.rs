@@ -33,6 +33,9 @@ impl Exporter {
             return None;
         };
         memory.is_moved = true;
+        if std::mem::take(&mut memory.is_sealed) {
+            self.catalog.clear_sealed_handle(record.index);
+        }
         let moved: Arc<dyn Shared> = Arc::new(Moved);
         Some(std::mem::replace(&mut memory.object, moved))
     }
@@ -73,6 +76,7 @@ impl Exporter {
                 access,
                 is_prepared: true,
                 is_moved: false,
+                is_sealed: false,
                 particulars,
             }),
         };

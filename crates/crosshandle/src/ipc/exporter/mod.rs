@@ -279,12 +279,14 @@ impl Exporter {
             _ => HandleKind::Memory,
         };
         let len = particulars.len as usize;
+        let driver_handle = memory.driver_handle();
         let object = Exported::Memory(ExportedMemory {
             object: Arc::clone(memory),
             segment,
             access,
             is_prepared: true,
             is_moved: false,
+            is_sealed: driver_handle.is_some(),
             particulars,
         });
         let _counted = ExportedObject::new(kind, len);
@@ -306,7 +308,7 @@ impl Exporter {
         };
         records.set_export(index, export);
         let record = self.start_use(index, kind);
-        if let Some(handle) = memory.driver_handle() {
+        if let Some(handle) = driver_handle {
             let len = memory.len() as u64;
             let sealed = FetchedHandle {
                 segment,

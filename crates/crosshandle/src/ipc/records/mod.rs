@@ -175,7 +175,7 @@ pub(super) struct Export {
 impl Export {
     /// Returns whether the catalog has the driver's handle to its memory, sealed.
     pub(super) fn is_sealed(&self) -> bool {
-        matches!(&self.object, Exported::Memory(memory) if memory.object.driver_handle().is_some())
+        matches!(&self.object, Exported::Memory(memory) if memory.is_sealed)
     }
 }
 
@@ -205,6 +205,7 @@ impl ExportedEvent {
             access: Access::ReadWrite,
             is_prepared: false,
             is_moved: false,
+            is_sealed: false,
             particulars: Particulars::default(),
         });
         Box::new(Self { isolated, mirror })
@@ -232,6 +233,8 @@ pub(super) struct ExportedMemory {
     pub(super) is_prepared: bool,
     /// Whether it was handed over: importers ask its holder.
     pub(super) is_moved: bool,
+    /// Whether the catalog has the driver's handle to it, sealed.
+    pub(super) is_sealed: bool,
     pub(super) particulars: Particulars,
 }
 

@@ -324,7 +324,11 @@ pub(crate) fn open_legacy(
     if number.len() != NUMBER_BYTES {
         return Err(Error::Protocol("its handle of the driver has another size"));
     }
-    let adopted: Vec<_> = ADOPTED.lock().iter().filter_map(Weak::upgrade).collect();
+    let adopted: Vec<_> = {
+        let mut adopted = ADOPTED.lock();
+        adopted.retain(|segment| segment.strong_count() > 0);
+        adopted.iter().filter_map(Weak::upgrade).collect()
+    };
     let is_it = |own: &Arc<AddressSegment<LegacyExport>>| own.memory.number == number;
     if let Some(own) = adopted.into_iter().find(is_it) {
         return Ok(own);

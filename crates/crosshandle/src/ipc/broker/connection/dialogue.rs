@@ -16,7 +16,8 @@ pub(crate) trait Dialogue {
     /// Returns the next question, for `most` descriptors at most.
     fn question(&mut self, most: usize) -> Request;
 
-    /// Does what can be done before the first question is answered. Not called while other threads wait to ask.
+    /// Does what can be done before the first question is answered. Not called if other threads wait to ask; who comes
+    /// then waits until it returns, and whether the exporter lives shows after it alone.
     fn meanwhile(&mut self) {}
 
     /// Looks at the answer to the question that was returned last; returns whether there is another
@@ -160,8 +161,8 @@ impl Connection {
 
     /// Asks several questions, and hands each answer on. Some are asked ahead, so that both sides work at the
     /// same time, unless other threads wait to ask. Ends at the first refusal; answers that are under way then are
-    /// told from later ones by their numbers. `meanwhile` gets the place of a question before its answer is waited for.
-    /// The time that both take does not count.
+    /// told from later ones by their numbers. `meanwhile` gets the place of a question before its answer is waited for,
+    /// unless other threads wait to ask; who comes then waits until it returns. The time that both take does not count.
     pub(crate) fn ask_each(
         &self,
         requests: &[Request],
@@ -184,7 +185,9 @@ impl Connection {
             let Some((place, request, serial, early)) = asked.pop_front() else {
                 return Ok(());
             };
-            deadline.excluding(|| meanwhile(place));
+            if !self.has_waiting() {
+                deadline.excluding(|| meanwhile(place));
+            }
             (turn.serial, turn.early) = (serial, early);
             let answer = self.receive(&mut turn, request, deadline.get());
             let answer = answer.map_err(|failure| self.explain_failure(failure))?;

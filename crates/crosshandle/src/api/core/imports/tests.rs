@@ -1,0 +1,365 @@
+//! Memory that crosses by a driver's handle is mapped while its exporter is asked: what becomes of the mapping. The
+//! driver is one that counts; the exporter answers as in another process.
+
+use super::*;
+use crate::api::core::ContextOptions;
+use crate::api::device::Device;
+use crate::hal::{AddressRange, BackendQueue};
+use crate::handle::{BackendKind, DeviceUuid};
+use crate::ipc::testing::{DEADLINE, Exporting, HandleOnly, LEN};
+use crate::ipc::{BackendBlob, Import, Shared};
+use crate::os::memfd;
+use crate::types::{Address, MemoryKind, QueueOrder, SharedBytes};
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// What the driver was asked for.
+#[derive(Default)]
+struct Driver {
+    /// The first byte of each handle that it was to map.
+    asked: Mutex<Vec<u8>>,
+    /// Mappings that there are.
+    mapped: AtomicUsize,
+    /// How many mappings fail before one does not.
+    failures: AtomicUsize,
+    /// Called before each mapping.
+    before: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Driver {
+    fn asked(&self) -> Vec<u8> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn mapped(&self) -> usize {
+        self.mapped.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it was asked for a mapping; returns whether that was in time.
+    fn await_asked(&self) -> bool {
+        let end = Instant::now() + DEADLINE;
+        while self.asked().is_empty() {
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+}
+
+struct Mapped {
+    driver: Arc<Driver>,
+    /// The first byte of the handle that it was mapped by; `None` if it was by a descriptor.
+    byte: Option<u8>,
+}
+
+impl Mapped {
+    fn by(driver: &Arc<Driver>, byte: Option<u8>) -> Arc<dyn Segment> {
+        driver.mapped.fetch_add(1, Ordering::SeqCst);
+        let driver = Arc::clone(driver);
+        Arc::new(Self { driver, byte })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.driver.mapped.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Shared for Mapped {
+    fn len(&self) -> usize {
+        LEN
+    }
+
+    fn descriptor(&self, _: Access) -> Result<Arc<OwnedFd>> {
+        Err(Error::invalid("it has none"))
+    }
+}
+
+impl Segment for Mapped {
+    fn start(&self) -> Address {
+        Address::new(std::ptr::NonNull::dangling())
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn populate(&self, _: usize, _: usize) {}
+}
+
+struct Counting(Arc<Driver>);
+
+impl DriverHandles for Counting {
+    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>> {
+        assert_eq!((handle.as_bytes().len(), len), (80, LEN));
+        if let Some(before) = &*self.0.before.lock().unwrap() {
+            before();
+        }
+        let byte = handle.as_bytes()[0];
+        self.0.asked.lock().unwrap().push(byte);
+        let fails = |left: usize| left.checked_sub(1);
+        let failures = &self.0.failures;
+        match failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails) {
+            Ok(_) => Err(Error::invalid("it is to fail")),
+            Err(_) => Ok(Mapped::by(&self.0, Some(byte))),
+        }
+    }
+}
+
+const UNUSED: &str = "no test of imports asks for it";
+
+impl BackendContext for Counting {
+    fn granularity(&self) -> usize {
+        LEN
+    }
+
+    fn reaches(&self, _: DeviceUuid) -> bool {
+        true
+    }
+
+    fn create_segment(&self, _: MemoryKind, _: usize) -> Result<Arc<dyn Segment>> {
+        Err(Error::invalid(UNUSED))
+    }
+
+    fn import_segment(&self, _: Import, _: Access) -> Result<Arc<dyn Segment>> {
+        Ok(Mapped::by(&self.0, None))
+    }
+
+    fn driver_handles(&self) -> Option<&dyn DriverHandles> {
+        Some(self)
+    }
+
+    fn create_physical(&self, _: usize) -> Result<Arc<dyn Shared>> {
+        Err(Error::invalid(UNUSED))
+    }
+
+    fn import_physical(&self, _: Import) -> Result<Arc<dyn Shared>> {
+        Err(Error::invalid(UNUSED))
+    }
+
+    fn reserve(&self, _: usize, _: usize, _: usize) -> Result<Box<dyn AddressRange>> {
+        Err(Error::invalid(UNUSED))
+    }
+
+    fn create_queue(&self, _: QueueOrder) -> Result<Box<dyn BackendQueue>> {
+        Err(Error::invalid(UNUSED))
+    }
+}
+
+/// Memory whose sealed handle is not what its exporter answers with.
+struct Answering<F> {
+    sealed: u8,
+    times: AtomicUsize,
+    /// Returns the first byte of the handle in an answer; `None` for a descriptor.
+    answer: F,
+}
+
+impl<F: Fn() -> Option<u8> + Send + Sync + 'static> Answering<F> {
+    fn with(sealed: u8, answer: F) -> Arc<dyn Shared> {
+        Arc::new(Self {
+            sealed,
+            times: AtomicUsize::new(0),
+            answer,
+        })
+    }
+}
+
+impl<F: Fn() -> Option<u8> + Send + Sync + 'static> Shared for Answering<F> {
+    fn len(&self) -> usize {
+        LEN
+    }
+
+    fn descriptor(&self, _: Access) -> Result<Arc<OwnedFd>> {
+        let file = memfd::create("crosshandle-test", LEN as u64);
+        Ok(Arc::new(file.map_err(Error::os("creating memory"))?))
+    }
+
+    fn driver_handle(&self) -> Option<BackendBlob> {
+        let byte = match self.times.fetch_add(1, Ordering::SeqCst) {
+            0 => Some(self.sealed),
+            _ => (self.answer)(),
+        };
+        Some(HandleOnly(byte?).handle())
+    }
+}
+
+/// An exporter, and an importer with a driver that counts.
+struct Pair {
+    exporting: Exporting,
+    core: ContextCore,
+    driver: Arc<Driver>,
+}
+
+impl Pair {
+    fn new(name: &str) -> Self {
+        let driver = Arc::new(Driver::default());
+        let backend = Arc::new(Counting(Arc::clone(&driver)));
+        let device = Device::find("host").expect("it is always there");
+        // Where no holder answers.
+        let directory = std::env::temp_dir().join(format!("xh-imports-{name}"));
+        let options = ContextOptions::new().socket_dir(directory);
+        let core = ContextCore::new(device, options, |_| Ok(backend)).expect("a context");
+        Self {
+            exporting: Exporting::new(name),
+            core,
+            driver,
+        }
+    }
+
+    fn share(&self, number: u8, access: Access) -> Fields {
+        self.for_here(self.exporting.share(number, access))
+    }
+
+    fn share_memory(&self, number: u8, memory: Arc<dyn Shared>) -> Fields {
+        self.for_here(
+            self.exporting
+                .share_memory(number, memory, Access::ReadWrite),
+        )
+    }
+
+    fn for_here(&self, fields: Fields) -> Fields {
+        Fields {
+            backend: BackendKind::Host,
+            host: self.core.host,
+            device: self.core.uuid,
+            ..fields
+        }
+    }
+
+    /// Attaches as another process does.
+    fn attach(&self, fields: &Fields) -> Arc<Attachment> {
+        let attachment = self.exporting.attach(fields);
+        let known = &self.core.imports.attachments;
+        write(known).insert(ContextId::of(fields), Arc::clone(&attachment));
+        attachment
+    }
+
+    fn import(&self, fields: &Fields) -> Result<Arc<Imported>> {
+        let deadline = Deadline::after(DEADLINE);
+        self.core.imported(fields, Access::ReadWrite, &deadline)
+    }
+}
+
+/// Returns the first byte of the handle that memory was mapped by.
+fn mapped_by(imported: &Imported) -> Option<u8> {
+    let memory: &dyn std::any::Any = &*imported.memory;
+    memory.downcast_ref::<Mapped>().expect("this driver's").byte
+}
+
+#[test]
+fn memory_is_mapped_before_its_exporter_answers() {
+    let pair = Pair::new("before");
+    let driver = Arc::clone(&pair.driver);
+    let memory = Answering::with(1, move || driver.await_asked().then_some(1));
+    let fields = pair.share_memory(1, memory);
+    let attachment = pair.attach(&fields);
+    let imported = pair.import(&fields).unwrap();
+    assert_eq!(mapped_by(&imported), Some(1));
+    assert_eq!((pair.driver.asked(), pair.driver.mapped()), (vec![1], 1));
+    assert!(
+        !Exporting::is_open(&attachment, &fields),
+        "whoever opens it counts"
+    );
+    drop(imported);
+    assert_eq!(pair.driver.mapped(), 0);
+}
+
+#[test]
+fn what_the_exporter_refuses_is_unmapped() {
+    let pair = Pair::new("refused");
+    let mut fields = pair.share(1, Access::ReadOnly);
+    // A forged handle, whose key is good for reading.
+    fields.read_only = false;
+    let attachment = pair.attach(&fields);
+    let refused = pair.import(&fields).map(drop);
+    assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
+    assert_eq!((pair.driver.asked(), pair.driver.mapped()), (vec![1], 0));
+    assert!(!Exporting::is_open(&attachment, &fields));
+}
+
+#[test]
+fn only_what_the_exporter_answers_with_is_kept() {
+    for answer in [Some(2), None] {
+        let pair = Pair::new("other");
+        let fields = pair.share_memory(1, Answering::with(1, move || answer));
+        let attachment = pair.attach(&fields);
+        let imported = pair.import(&fields).unwrap();
+        assert_eq!(mapped_by(&imported), answer);
+        assert_eq!(pair.driver.mapped(), 1);
+        let asked: Vec<u8> = [Some(1), answer].into_iter().flatten().collect();
+        assert_eq!(pair.driver.asked(), asked);
+        assert!(!Exporting::is_open(&attachment, &fields));
+    }
+}
+
+#[test]
+fn a_mapping_that_fails_is_tried_again_with_the_answer() {
+    let pair = Pair::new("again");
+    let fields = pair.share(1, Access::ReadWrite);
+    let attachment = pair.attach(&fields);
+    pair.driver.failures.store(1, Ordering::SeqCst);
+    let imported = pair.import(&fields).unwrap();
+    assert_eq!(mapped_by(&imported), Some(1));
+    assert_eq!((pair.driver.asked(), pair.driver.mapped()), (vec![1, 1], 1));
+    drop(imported);
+    // Who asks then learns why.
+    pair.driver.failures.store(2, Ordering::SeqCst);
+    let failed = pair.import(&fields).map(drop);
+    assert!(
+        matches!(failed, Err(Error::InvalidArgument { .. })),
+        "{failed:?}"
+    );
+    assert_eq!(pair.driver.mapped(), 0);
+    assert!(!Exporting::is_open(&attachment, &fields));
+}
+
+#[test]
+fn of_many_those_before_the_first_refused_are_mapped() {
+    let pair = Pair::new("many");
+    let mut all: Vec<_> = (1..=3)
+        .map(|number| match number {
+            2 => pair.share(number, Access::ReadOnly),
+            _ => pair.share(number, Access::ReadWrite),
+        })
+        .collect();
+    all[1].read_only = false;
+    let attachment = pair.attach(&all[0]);
+    let mapped = pair.core.map_ahead(&all, Access::ReadWrite);
+    let bytes: Vec<_> = mapped.iter().map(|imported| mapped_by(imported)).collect();
+    assert_eq!(bytes, [Some(1)]);
+    assert_eq!((pair.driver.asked(), pair.driver.mapped()), (vec![1, 2], 1));
+    assert!(
+        all.iter()
+            .all(|fields| !Exporting::is_open(&attachment, fields))
+    );
+    drop(mapped);
+    assert_eq!(pair.driver.mapped(), 0);
+}
+
+#[test]
+fn what_is_mapped_is_unmapped_if_the_exporter_dies_before_it_answers() {
+    let pair = Pair::new("dies");
+    let driver = Arc::clone(&pair.driver);
+    let memory = Answering::with(1, move || driver.await_asked().then_some(1));
+    let fields = pair.share_memory(1, memory);
+    let attachment = pair.attach(&fields);
+    let (broken, seen) = (Arc::downgrade(&attachment), fields);
+    let break_off = move || {
+        let attachment = broken.upgrade().expect("in use");
+        assert!(Exporting::is_open(&attachment, &seen), "while it is mapped");
+        attachment.break_off();
+    };
+    *pair.driver.before.lock().unwrap() = Some(Box::new(break_off));
+    let failed = pair.import(&fields).map(drop);
+    assert!(
+        matches!(failed, Err(Error::ExporterGone { .. })),
+        "{failed:?}"
+    );
+    assert_eq!((pair.driver.asked(), pair.driver.mapped()), (vec![1], 0));
+    assert!(!Exporting::is_open(&attachment, &fields));
+}

@@ -1,0 +1,144 @@
+//! For tests: an exporter of this process, and attachments to it that are made as another process makes them.
+
+use super::{Attachment, ContextId, Link};
+use crate::error::{Error, Result};
+use crate::handle::{BackendKind, DeviceUuid, Fields};
+use crate::ipc::broker::protocol::{BackendBlob, ProgramName, Request};
+use crate::ipc::broker::{Connection, Deadline, FetchedHandle, PeerPolicy, Route, address};
+use crate::ipc::describe::Label;
+use crate::ipc::exporter::Exporter;
+use crate::ipc::record::Credential;
+use crate::ipc::records::{ExportCells, Particulars, Shared};
+use crate::types::Access;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const LEN: usize = 1 << 21;
+/// The first segment's number.
+const SEGMENT: u32 = 1 << 31 | 5;
+
+/// Memory without a descriptor.
+pub(crate) struct HandleOnly(pub(crate) u8);
+
+impl HandleOnly {
+    pub(crate) fn handle(&self) -> BackendBlob {
+        BackendBlob::new(&[self.0; 80])
+    }
+
+    /// Returns what importers get of the first one that is shared.
+    pub(crate) fn found(&self) -> FetchedHandle {
+        FetchedHandle {
+            segment: SEGMENT + u32::from(self.0),
+            len: LEN as u64,
+            handle: self.handle(),
+        }
+    }
+}
+
+impl Shared for HandleOnly {
+    fn len(&self) -> usize {
+        LEN
+    }
+
+    fn descriptor(&self, _: Access) -> Result<Arc<OwnedFd>> {
+        Err(Error::invalid("it has none"))
+    }
+
+    fn driver_handle(&self) -> Option<BackendBlob> {
+        Some(self.handle())
+    }
+}
+
+/// An exporter with memory of which only a driver's handle crosses.
+pub(crate) struct Exporting {
+    pub(crate) exporter: Arc<Exporter>,
+    directory: PathBuf,
+}
+
+impl Exporting {
+    pub(crate) fn new(name: &str) -> Self {
+        let id = address::exporter_id().unwrap();
+        let directory = std::env::temp_dir().join(format!("xh-attachment-{name}-{id}"));
+        let (label, policy) = (Label::default(), PeerPolicy::default());
+        let exporter = Exporter::new(label, policy, Some(directory.clone()), false).unwrap();
+        exporter.go_public().unwrap();
+        Self {
+            exporter,
+            directory,
+        }
+    }
+
+    /// Shares memory, and returns what its handle says.
+    pub(crate) fn share(&self, number: u8, access: Access) -> Fields {
+        self.share_memory(number, Arc::new(HandleOnly(number)), access)
+    }
+
+    /// Does so for memory of any kind, as the segment with this number.
+    pub(crate) fn share_memory(
+        &self,
+        number: u8,
+        memory: Arc<dyn Shared>,
+        access: Access,
+    ) -> Fields {
+        let (cells, segment) = (ExportCells::default(), SEGMENT + u32::from(number));
+        let exported =
+            self.exporter
+                .export_at(&cells, Particulars::default(), &memory, segment, access);
+        let Credential { record, key } = exported.unwrap();
+        Fields {
+            backend: BackendKind::Cuda,
+            read_only: access == Access::ReadOnly,
+            host: 0,
+            exporter: address::exporter_id().unwrap(),
+            pid: 0,
+            context: self.exporter.number(),
+            key,
+            device: DeviceUuid::from_bytes([0; 16]),
+            generation: record.generation,
+            record: record.index,
+            segment,
+            offset: 0,
+            length: LEN as u64,
+        }
+    }
+
+    pub(crate) fn attach(&self, fields: &Fields) -> Arc<Attachment> {
+        let (policy, deadline) = (PeerPolicy::default(), Deadline::after(DEADLINE));
+        let directory = Some(self.directory.as_path());
+        let route = Route::Exporter;
+        let connection =
+            Connection::open(fields.exporter, 0, route, directory, &policy, &deadline).unwrap();
+        let request = Request::Attach {
+            context: fields.context,
+            credential: Credential::of(fields),
+            program: ProgramName::default(),
+        };
+        let answer = connection.ask_for_memory(request, None, &deadline).unwrap();
+        let context = ContextId::by(fields, route);
+        Attachment::accepted(context, connection, DEADLINE, answer).unwrap()
+    }
+
+    /// Returns whether an importer has a record open.
+    pub(crate) fn is_open(attachment: &Attachment, fields: &Fields) -> bool {
+        attachment.ledger.is_open(fields.record)
+    }
+}
+
+impl Attachment {
+    /// Breaks the connection, as the exporter's death does.
+    pub(crate) fn break_off(&self) {
+        match &self.link {
+            Link::Remote { connection, .. } => connection.hang_up(),
+            Link::Local(_) => panic!("it has no connection"),
+        }
+    }
+}
+
+impl Drop for Exporting {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
