@@ -9,7 +9,6 @@ use crate::memory::image::Image;
 use crate::queue::Queue;
 use crosshandle::{Command, Error, ImageKind, ImagePart, MemoryRange, Pitches, Region};
 use std::ffi::c_void;
-use std::sync::Arc;
 use unified_runtime_sys::{
     ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,
 };
@@ -90,14 +89,8 @@ fn extent(given: ur_rect_region_t) -> Result<[usize; 3]> {
 /// Refuses what images cannot be copied to each other, or to themselves.
 ///
 /// # Errors
-/// `INVALID_CONTEXT`, `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, `OVERLAPPING_REGIONS`.
+/// `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, `OVERLAPPING_REGIONS`.
 fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> Result<()> {
-    if !Arc::ptr_eq(from.context().state(), to.context().state()) {
-        return Err(Failure::new(
-            ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT,
-            "pixels are copied between images of one context",
-        ));
-    }
     if from.inner().description().format != to.inner().description().format {
         return Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_FORMAT_DESCRIPTOR,
@@ -141,8 +134,9 @@ entry_points! {
         let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(to) }?;
-        let command = Command::read_image(image.inner(), part, memory, place.pitches());
         let submission = Submission::new(queue, waits, event)?;
+        let image = image.for_command(&submission)?;
+        let command = Command::read_image(image, part, memory, place.pitches());
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_READ;
         submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
     }
@@ -163,8 +157,9 @@ entry_points! {
         let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(from) }?;
-        let command = Command::write_image(memory, place.pitches(), image.inner(), part);
         let submission = Submission::new(queue, waits, event)?;
+        let image = image.for_command(&submission)?;
+        let command = Command::write_image(memory, place.pitches(), image, part);
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_WRITE;
         submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
     }
@@ -181,8 +176,9 @@ entry_points! {
     ) {
         let part = ImagePart { origin: origin(from_first), extent: extent(region)? };
         check_copy(from, to, &part, origin(to_first))?;
-        let command = Command::copy_image(from.inner(), part, to.inner(), origin(to_first));
         let submission = Submission::new(queue, waits, event)?;
+        let (from, to) = (from.for_command(&submission)?, to.for_command(&submission)?);
+        let command = Command::copy_image(from, part, to, origin(to_first));
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_COPY;
         submission.submit(kind, command.map_err(refusal)?, false)
     }

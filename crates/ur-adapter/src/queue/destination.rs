@@ -22,29 +22,6 @@ pub(crate) trait Destination {
     fn note(&self, buffer: BufferUse<'_>);
 }
 
-/// A queue by itself is where no command goes that waits for events: those may be of a capture, which the
-/// queue would join. Commands are made for their [`Submission`](crate::enqueue::Submission).
-impl Destination for Queue {
-    fn context(&self) -> &Ref<Context> {
-        self.context()
-    }
-
-    fn device(&self) -> &Ref<Device> {
-        self.device()
-    }
-
-    fn is_recording(&self) -> bool {
-        self.capture_slot().capture().is_some()
-    }
-
-    fn note(&self, buffer: BufferUse<'_>) {
-        match self.capture_slot().capture() {
-            Some(capture) => capture.note(&buffer),
-            None => buffer.by(self),
-        }
-    }
-}
-
 /// A question about commands that are never submitted: it is asked as if they were submitted to the queue, and leaves no
 /// trace.
 pub(crate) struct Question<'a>(pub(crate) &'a Queue);

@@ -123,3 +123,24 @@ impl Run {
         submission.submit_and_keep(kind, command, &mut last)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scene;
+    use crosshandle::EventOptions;
+
+    #[test]
+    fn of_each_event_the_latest_signal_is_waited_for() {
+        let scene = Scene::new();
+        let context = scene.context().first().1;
+        let create = || context.create_event_with(EventOptions::new().shareable(false));
+        let (one, other) = (create().expect("an event"), create().expect("an event"));
+        let mut recording = Recording::new(context);
+        let waits = [(&one, 1), (&other, 1), (&one, 3), (&one, 2)];
+        recording.wait_for(waits.map(|(event, value)| (event.clone(), value)));
+        let values: Vec<u64> = recording.waits.iter().map(|(_, value)| *value).collect();
+        assert_eq!(values, [3, 1]);
+        assert!(recording.waits[0].0.is_same(&one) && recording.waits[1].0.is_same(&other));
+    }
+}

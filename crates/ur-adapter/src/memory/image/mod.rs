@@ -40,7 +40,7 @@ struct Given {
 static GIVEN: Lock<Vec<Given>> = Lock::new(Vec::new());
 
 impl Image {
-    pub(crate) fn context(&self) -> &Ref<Context> {
+    pub(super) fn context(&self) -> &Ref<Context> {
         &self.context
     }
 
@@ -63,20 +63,20 @@ impl Image {
         self.description().bytes().unwrap_or(usize::MAX)
     }
 
-    /// Returns the image for a kernel.
+    /// Returns the image for a command.
     ///
     /// # Errors
     /// `INVALID_MEM_OBJECT` for an image of another context, or on another device.
-    pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<crosshandle::Image> {
+    pub(crate) fn for_command(&self, destination: &dyn Destination) -> Result<&crosshandle::Image> {
         let (own, _) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a kernel takes images of its queue's context, on its first device",
+                "a command takes images of its queue's context, on its first device",
             ));
         }
-        Ok(crosshandle::Image::clone(&self.inner))
+        Ok(&self.inner)
     }
 
     /// Answers a query. Dimensions that the image does not have are 0, as in OpenCL.
