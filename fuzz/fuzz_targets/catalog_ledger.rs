@@ -222,6 +222,11 @@ fn read(files: &Files, chunk: usize, act: u8, (small, large): (u8, u32)) {
         6 if chunk == 0 => {
             let _ = ledger.add_copied(u64::MAX - u64::from(small));
         }
+        7 => {
+            let found = catalog.sealed_handle(record, [small; 16]);
+            assert!(is_here || found.is_none(), "{found:?} is not in this chunk");
+            assert!(found.is_none_or(|(_, _, handle)| handle.len() <= 96));
+        }
         _ => {}
     }
 }

@@ -191,6 +191,13 @@ impl Catalog {
         self.0.name(record)
     }
 
+    /// Returns the driver's handle of a record that a key opens, and the segment and its length that come with it.
+    pub fn sealed_handle(&self, record: u32, key: [u8; 16]) -> Option<(u32, u64, Vec<u8>)> {
+        let sealed = self.0.sealed_handle(record)?;
+        let found = parts::open_sealed(&Key::from_bytes(key), sealed)?;
+        Some((found.segment, found.len, found.handle.as_bytes().to_vec()))
+    }
+
     /// Returns a process's number and program, and when it ended.
     pub fn peer(&self, owner: u16) -> Option<(u32, String, u64)> {
         let peer = self.0.peer(Owner::new(owner)?);

@@ -54,7 +54,7 @@ pub(crate) use attachment::testing;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing {
     pub(crate) use super::chunks::{
-        Catalog, CatalogChunk, Ledger, LedgerChunk, Sleeper, catalog_len, ledger_len,
+        Catalog, CatalogChunk, Ledger, LedgerChunk, Sleeper, catalog_len, ledger_len, open_sealed,
     };
     pub(crate) use super::open_count::{close, try_open};
 

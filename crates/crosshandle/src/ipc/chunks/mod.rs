@@ -11,7 +11,7 @@ mod sealed_handle;
 
 pub(crate) use catalog::{Catalog, CatalogChunk, MAX_NAME_BYTES};
 pub(crate) use ledger::{Ledger, LedgerChunk, Sleeper};
-pub(super) use sealed_handle::{open as open_sealed, seal};
+pub(crate) use sealed_handle::{open as open_sealed, seal};
 
 #[cfg(fuzzing)]
 pub(crate) use {catalog::len_of as catalog_len, ledger::len_of as ledger_len};

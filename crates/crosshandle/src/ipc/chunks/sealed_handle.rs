@@ -94,6 +94,7 @@ pub(crate) fn open(key: &Key, sealed: [u8; SEALED_BYTES]) -> Option<FetchedHandl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn found(handle: &[u8]) -> FetchedHandle {
         FetchedHandle {
@@ -154,6 +155,33 @@ mod tests {
             open(&key, seal(&key, &found(&[1; MAX_HANDLE_BYTES + 1]))),
             None
         );
+    }
+
+    proptest! {
+        /// A hostile exporter has the key, and seals what it likes.
+        #[test]
+        fn what_a_peer_has_sealed_is_a_handle_or_nothing(
+            mut chosen: [u64; SEALED_BYTES / 8],
+            handle_len in 0..200_u32,
+            is_sum_right: bool,
+        ) {
+            let key = Key::from_bytes([1; 16]);
+            chosen[0] = 0;
+            chosen[3] = u64::from(chosen[3] as u32) | u64::from(handle_len) << 32;
+            let mut words = chosen.map(U64::new);
+            if is_sum_right {
+                words[1] = sum(&words).into();
+            }
+            let plain: Plain = zerocopy::transmute!(words);
+            let is_one = is_sum_right && handle_len as usize <= MAX_HANDLE_BYTES;
+            let expected = is_one.then(|| FetchedHandle {
+                segment: chosen[3] as u32,
+                len: chosen[2],
+                handle: BackendBlob::new(&plain.handle[..handle_len as usize]),
+            });
+            let sealed = combine(&key, zerocopy::transmute!(words));
+            prop_assert_eq!(open(&key, sealed), expected);
+        }
     }
 
     /// As ChaCha20 of OpenSSL yields them, with the counter and the nonce zero.
