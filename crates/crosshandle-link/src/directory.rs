@@ -4,6 +4,10 @@ use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::options::LinkOptions;
 use crosshandle::Context;
+use rustix::fs::OFlags;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The largest file of names that is read. Some hundred thousand hosts.
@@ -36,11 +40,23 @@ impl HostDirectory {
     /// [`Error::Os`] if the file cannot be read, [`Error::InvalidArgument`] if it is not as described.
     pub fn addresses(&self, name: &str) -> Result<Option<Vec<String>>> {
         let cannot = "reading the names of hosts";
-        let length = std::fs::metadata(&self.path).map_err(Error::os(cannot))?;
-        if length.len() > MAX_BYTES {
+        let file = OpenOptions::new()
+            .read(true)
+            // A pipe would be waited for.
+            .custom_flags(OFlags::NONBLOCK.bits() as i32)
+            .open(&self.path)
+            .map_err(Error::os(cannot))?;
+        if !file.metadata().map_err(Error::os(cannot))?.is_file() {
+            return Err(wrong(&self.path, "it is no file"));
+        }
+        let mut text = String::new();
+        // What is read is counted: the file may grow.
+        file.take(MAX_BYTES + 1)
+            .read_to_string(&mut text)
+            .map_err(Error::os(cannot))?;
+        if text.len() as u64 > MAX_BYTES {
             return Err(wrong(&self.path, "it is longer than any list of hosts"));
         }
-        let text = std::fs::read_to_string(&self.path).map_err(Error::os(cannot))?;
         find(&text, name).map_err(|why| wrong(&self.path, &why))
     }
 
@@ -84,7 +100,7 @@ fn find(text: &str, name: &str) -> Result<Option<Vec<String>>, String> {
                 index + 1
             ));
         }
-        if let Some(address) = addresses.iter().find(|address| !address.contains(':')) {
+        if let Some(address) = addresses.iter().find(|address| !has_port(address)) {
             let line = index + 1;
             return Err(format!(
                 "line {line} has no port behind {address}: write host:port"
@@ -95,6 +111,14 @@ fn find(text: &str, name: &str) -> Result<Option<Vec<String>>, String> {
         }
     }
     Ok(found)
+}
+
+/// Returns whether an address is a host and a port, an IPv6 host in brackets.
+fn has_port(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_bracketed = host.starts_with('[') && host.ends_with(']');
+        !host.is_empty() && (is_bracketed || !host.contains(':')) && port.parse::<u16>().is_ok()
+    })
 }
 
 #[cfg(test)]
@@ -113,6 +137,10 @@ mod tests {
         for (text, why) in [
             ("one", "without an address"),
             ("one host", "no port"),
+            ("one host:", "no port"),
+            ("one :1", "no port"),
+            ("one 2001:db8::1", "no port"),
+            ("one [2001:db8::1]", "no port"),
             ("one a:1\none b:1", "a second time"),
         ] {
             assert!(find(text, "one").unwrap_err().contains(why));
@@ -131,6 +159,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("xhl-hosts-{}", std::process::id()));
         let directory = HostDirectory::new(&path);
         assert!(directory.addresses("store").is_err());
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let pipe = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
+        let error = directory.addresses("store").unwrap_err();
+        assert!(error.to_string().contains("no file"), "{error}");
+        std::fs::remove_file(&path).unwrap();
         let line = format!("store {free} {}\n", listener.local_address());
         std::fs::write(&path, line).unwrap();
         let link = directory.connect("store", &context, &options).unwrap();

@@ -54,6 +54,17 @@ pub(crate) const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(1);
 /// often; doubled, memory moves again later.
 pub(crate) const MAX_REPLACE_PAUSE: Duration = Duration::from_millis(500);
 
+/// The least time between two endpoints with which this side follows the other one, which has replaced its own.
+/// Halved, a side that replaces without reason costs twice the CPU time; doubled, memory moves again later.
+pub(crate) const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
+/// Endpoints that reach the other side and fail one move before that is given up: some 6 s, with the pauses between
+/// them. Halved, networks that break connections over and over fail moves; doubled, a network card that may not
+/// access the memory is noticed later.
+pub(crate) const MAX_PROVEN_FAILURES: u32 = 16;
+/// New endpoints that the other side has not confirmed to know; a link that has more ends. Confirmations come for
+/// each [`ACK_EVERY`] messages at least, so an honest side is never near it.
+pub(crate) const MAX_ADDRESSES: usize = 256;
+
 /// Connections that are shaking hands at once. One more ends an old one. Each has a thread and some 40 KiB.
 pub(crate) const MAX_HANDSHAKES: usize = 32;
 /// Connections that are shaking hands at once from one address (IPv6: from one network of 64 bits). One more

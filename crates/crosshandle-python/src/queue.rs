@@ -120,7 +120,7 @@ impl Queue {
 }
 
 impl Queue {
-    /// Submits a command that may run at once, on this thread: other threads of Python's run meanwhile.
+    /// Submits a command that calls Rust. Other threads of Python's run meanwhile.
     pub(crate) fn submit_call(
         &self,
         py: Python<'_>,

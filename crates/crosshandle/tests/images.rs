@@ -150,9 +150,90 @@ fn what_does_not_fit_is_refused() {
     let copy = Command::read_image(&foreign, ALL, memory.all(), tight).unwrap();
     let refused = context.create_queue().unwrap().submit(copy).unwrap_err();
     assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+    let foreign = || Command::read_image(&foreign, ALL, memory.all(), tight).unwrap();
+    let mut graph = context.create_graph();
+    let refused = graph.add(foreign(), &[]).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
     let copy = Command::read_image(&one, ALL, memory.all(), tight).unwrap();
-    let refused = context.create_graph().add(copy, &[]).unwrap_err();
-    assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+    let copy = graph.add(copy, &[]).unwrap();
+    let executable = graph.instantiate().unwrap();
+    let refused = executable.update(copy, foreign()).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+}
+
+#[test]
+fn a_graph_copies_pixels_at_each_run() {
+    let Some(context) = context() else { return };
+    // SAFETY: the assembler's validator passed it.
+    let module =
+        unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
+    let program = context.load_program(module).unwrap();
+    let shift = program.kernel("shift").unwrap();
+    let (from, to, memory) = (
+        image(&context),
+        image(&context),
+        context.allocate(BYTES).unwrap(),
+    );
+    let tight = from.tight_pitches(&ALL);
+    let mut graph = context.create_graph();
+    let write = Command::write_image(memory.all(), tight, &from, ALL).unwrap();
+    let write = graph.add(write, &[]).unwrap();
+    let arguments = KernelArguments::new()
+        .image(&from)
+        .image(&to)
+        .sampler(&context.create_sampler(&sampler()).unwrap())
+        .value(1_u32);
+    // SAFETY: the kernel stays within the images.
+    let launch = unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) };
+    let launch = graph.add(launch.unwrap(), &[write]).unwrap();
+    // The first column of what was shifted goes to the last one of the other image, and all that to memory.
+    let column = ImagePart {
+        origin: [0; 3],
+        extent: [1, 4, 1],
+    };
+    let copy = Command::copy_image(&to, column, &from, [5, 0, 0]).unwrap();
+    let copy = graph.add(copy, &[launch]).unwrap();
+    let read = Command::read_image(&from, ALL, memory.all(), tight).unwrap();
+    let read = graph.add(read, &[copy]).unwrap();
+    let executable = graph.instantiate().unwrap();
+    let (queue, done) = (
+        context.create_queue().unwrap(),
+        context.create_event().unwrap(),
+    );
+    let pixels: Vec<u8> = (0..BYTES as u8).collect();
+    memory.write(0, &pixels).unwrap();
+    let mut wanted = pixels;
+    let mut runs = 0;
+    let mut run = || {
+        queue.submit(executable.command().signal(&done)).unwrap();
+        runs += 1;
+        done.wait_value_timeout(runs, TIMEOUT).unwrap();
+        let mut found = vec![0; BYTES];
+        memory.read(0, &mut found).unwrap();
+        found
+    };
+    drop((graph, program, shift));
+    // Each run begins with what the one before has left.
+    for _ in 0..3 {
+        for row in wanted.chunks_exact_mut(24) {
+            for channel in 0..4 {
+                row[20 + channel] = row[4 + channel] + 1;
+            }
+        }
+        assert_eq!(run(), wanted);
+    }
+    // An update: what was shifted goes to memory itself.
+    let replaced = Command::read_image(&to, ALL, memory.all(), tight).unwrap();
+    executable.update(read, replaced).unwrap();
+    drop((from, to));
+    let shifted = wanted.chunks_exact(24).flat_map(|row| {
+        let sources = [1, 2, 3, 4, 5, 5];
+        let pixels =
+            sources.map(|column| [0, 1, 2, 3].map(|channel| row[4 * column + channel] + 1));
+        pixels.into_iter().flatten()
+    });
+    let shifted: Vec<u8> = shifted.collect();
+    assert_eq!(run(), shifted);
 }
 
 #[test]

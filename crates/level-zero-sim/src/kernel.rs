@@ -99,6 +99,15 @@ impl Kernel {
         GROUP_SIZE.min(u32::try_from(self.kernel.info().group_items).unwrap_or(u32::MAX))
     }
 
+    /// Refuses an object of another context.
+    fn check_context(&self, object: &impl Object) -> Result<()> {
+        let contexts = object.context().zip(self.module.context());
+        match contexts.is_some_and(|(theirs, own)| Arc::ptr_eq(theirs, own)) {
+            true => Ok(()),
+            false => Err(INVALID_ARGUMENT),
+        }
+    }
+
     /// Reads an argument, as its parameter wants it. `value` may be null.
     fn read(&self, parameter: Parameter, size: usize, value: *const c_void) -> Result<Given> {
         let is_null = value.is_null();
@@ -126,12 +135,14 @@ impl Kernel {
             }
             Parameter::Image => {
                 let image = handles::get::<Image, _>(read(value.cast::<ze_image_handle_t>())?)?;
+                self.check_context(&*image)?;
                 let handle = image.object.raw().to_ne_bytes();
                 Ok(Given::Image(image, handle))
             }
             Parameter::Sampler => {
                 let sampler = read(value.cast::<ze_sampler_handle_t>())?;
                 let sampler = handles::get::<Sampler, _>(sampler)?;
+                self.check_context(&*sampler)?;
                 let handle = sampler.object.raw().to_ne_bytes();
                 Ok(Given::Sampler(sampler, handle))
             }

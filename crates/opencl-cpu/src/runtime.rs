@@ -100,7 +100,7 @@ pub struct Limits {
     pub subgroup_sizes: Vec<usize>,
     /// The most sub-groups of a work-group; 0 if there are none.
     pub subgroups: u32,
-    /// The limits of images; `None` if the device has none.
+    /// The limits of images; `None` if the device has none, or does not say.
     pub images: Option<ImageLimits>,
     /// The versions of intermediate languages: `SPIR-V_1.4` and the like, with spaces between them.
     pub intermediate_languages: String,
@@ -353,7 +353,8 @@ fn limits(library: &Library, device: cl_device_id) -> Result<Limits, Failure> {
         argument_bytes: device_value(library, device, CL_DEVICE_MAX_PARAMETER_SIZE)?,
         subgroup_sizes,
         subgroups: device_value(library, device, CL_DEVICE_MAX_NUM_SUB_GROUPS).unwrap_or(0),
-        images: image_limits(library, device)?,
+        // Kernels run without images, too.
+        images: image_limits(library, device).ok().flatten(),
         intermediate_languages: device_text(library, device, CL_DEVICE_IL_VERSION)
             .unwrap_or_default(),
     })

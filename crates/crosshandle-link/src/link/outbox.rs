@@ -2,7 +2,7 @@
 //! the last one broke off.
 
 use crate::control::message::Message;
-use crate::tuning::{MAX_ASKED, MAX_OWED, MAX_TOLD};
+use crate::tuning::{MAX_ADDRESSES, MAX_ASKED, MAX_OWED, MAX_TOLD};
 use std::collections::VecDeque;
 
 /// Why a frame was sent, which says what bounds their number.
@@ -14,6 +14,8 @@ enum Cause {
     Told,
     /// This side asks: who asks waits for room.
     Asked,
+    /// A new data endpoint, which the other side can bring about: one that does so and confirms nothing is cut off.
+    Address,
     /// As rare as the objects that are opened.
     Other,
 }
@@ -34,6 +36,7 @@ pub(super) struct Outbox {
     owed_bytes: usize,
     asked_bytes: usize,
     told: usize,
+    addresses: usize,
 }
 
 impl Outbox {
@@ -50,6 +53,7 @@ impl Outbox {
             | Message::Write { .. }
             | Message::WriteAndSignal { .. }
             | Message::Stage { .. } => Cause::Asked,
+            Message::Address { .. } => Cause::Address,
             message if message.is_asked_for() => Cause::Owed,
             _ => Cause::Other,
         };
@@ -62,6 +66,9 @@ impl Outbox {
             Cause::Owed => self.owed_bytes = self.owed_bytes.saturating_add_signed(bytes),
             Cause::Asked => self.asked_bytes = self.asked_bytes.saturating_add_signed(bytes),
             Cause::Told => self.told = self.told.saturating_add_signed(bytes.signum()),
+            Cause::Address => {
+                self.addresses = self.addresses.saturating_add_signed(bytes.signum());
+            }
             Cause::Other => {}
         }
     }
@@ -108,6 +115,11 @@ impl Outbox {
     /// Returns whether the other side asks for more than it takes.
     pub(super) fn owes_too_much(&self) -> bool {
         self.owed_bytes > MAX_OWED
+    }
+
+    /// Returns whether there are more new endpoints than the other side may leave unconfirmed.
+    pub(super) fn has_too_many_addresses(&self) -> bool {
+        self.addresses > MAX_ADDRESSES
     }
 
     /// Returns whether this side may ask no more before something is confirmed.
@@ -199,5 +211,19 @@ mod tests {
         }
         outbox.clear();
         assert!(!outbox.owes_too_much());
+        for generation in 0..=MAX_ADDRESSES as u32 {
+            assert!(!outbox.has_too_many_addresses());
+            let address = b"where";
+            keep(
+                &mut outbox,
+                &Message::Address {
+                    generation,
+                    address,
+                },
+            );
+        }
+        assert!(outbox.has_too_many_addresses());
+        outbox.forget(1).unwrap();
+        assert!(!outbox.has_too_many_addresses());
     }
 }

@@ -145,14 +145,15 @@ impl Worker {
     }
 
     /// Ends the worker, with its connections, and begins anew with another one, whose address and descriptor are
-    /// other ones: what was sent to the old one never arrives. Registrations stay. All requests must be done and all
-    /// keys of the other side's memory have been destroyed.
+    /// other ones: what was sent to the old one never arrives. Registrations stay. After an error the old one is
+    /// still there.
     ///
-    /// After an error the old one is still there.
-    pub fn renew(&mut self) -> Result<()> {
+    /// # Safety
+    /// All requests are done, and all keys of the other side's memory have been destroyed.
+    pub unsafe fn renew(&mut self) -> Result<()> {
         let (worker, event_fd) = self.new_worker()?;
         self.close_endpoint();
-        // SAFETY: all that was made of it has been given up.
+        // SAFETY: the caller has given up all that was made of it.
         unsafe { (self.ucx.call.ucp_worker_destroy)(self.worker) };
         (self.worker, self.event_fd) = (worker, event_fd);
         self.failed = Arc::default();

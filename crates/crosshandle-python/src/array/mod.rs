@@ -171,7 +171,7 @@ impl Array {
         let own = slf.get();
         own.wait_ready(py)?;
         let function = Self::import(py, "crosshandle._libraries.usm", function)?;
-        let handle = MemoryHandle(own.memory.handle(own.read_only)?);
+        let handle = MemoryHandle(own.memory.handle_of(own.read_only)?);
         // A layout that was checked has a reach.
         let (before, after) = own.layout.reach().unwrap_or_default();
         let first = own.layout.offset - before;
@@ -329,7 +329,8 @@ impl Array {
         Self::usm(slf, "memory_of", queue)
     }
 
-    /// Returns a dpnp array of the same bytes, in USM as `dpctl` has it. Of read-only memory it is not writable.
+    /// Returns a dpnp array of the same bytes, in USM as `dpctl` has it. Of read-only memory it is not writable; read-only
+    /// arrays of memory that was opened by a handle for writing are refused, as they are by `dpctl`.
     #[pyo3(signature = (queue = None))]
     fn dpnp<'py>(
         slf: &Bound<'py, Self>,

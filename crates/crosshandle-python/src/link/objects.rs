@@ -320,7 +320,7 @@ impl RemoteMemory {
 
     /// Copies memory of this host there, maybe a GPU's. It waits for the events in `after` and signals `signal` when it
     /// is done. In a `queue` it is a command like others, and this returns at once; without one it returns when the copy
-    /// is done.
+    /// is done. Ctrl-C ends that wait and not the copy, which may still read or write both memories.
     #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = Vec::new(), signal = None))]
     #[expect(
         clippy::too_many_arguments,

@@ -27,6 +27,7 @@ impl RecordedWork {
             Work::Marker
             | Work::Copy { .. }
             | Work::CopyRect(_)
+            | Work::CopyImage(_)
             | Work::Fill { .. }
             | Work::Fill2d(_)
             | Work::Launch(_) => Ok(Self(work)),
@@ -34,9 +35,6 @@ impl RecordedWork {
                 "functions of the program cannot be recorded in a graph: they run once; submit them \
                  between two runs"
                     .into(),
-            )),
-            Work::CopyImage(_) => Err(Error::Unsupported(
-                "copies of pixels cannot be recorded in a graph; submit them between two runs".into(),
             )),
             // A graph records another one's nodes, so this is an update.
             Work::Graph(_) => Err(Error::Unsupported(

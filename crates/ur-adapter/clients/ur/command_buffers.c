@@ -500,6 +500,59 @@ static void wait_and_signal_inside(struct runtime *ur) {
   close(gate[1]);
 }
 
+/* The times of a run in parts are those of all parts: it begins before what is waited for in its middle. */
+static void profile_parts(struct runtime *ur) {
+  int gate[2];
+  EXPECT(pipe(gate) == 0);
+  char *memory = (char *)allocate(ur, 2 * BLOCK);
+  ur_queue_handle_t queue = NULL;
+  UR(urQueueCreate(ur->context, ur->device, NULL, &queue));
+  ur_exp_command_buffer_desc_t description = {UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC, NULL, false, true,
+                                              true};
+  ur_exp_command_buffer_handle_t buffer = NULL;
+  UR(urCommandBufferCreateExp(ur->context, ur->device, &description, &buffer));
+  ur_event_handle_t opened = NULL, first = NULL, done = NULL;
+  UR(urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)read_gate, &gate[0], NULL, 0, NULL,
+                          &opened));
+  record_fill(buffer, memory, 1, NULL, &first, NULL);
+  record_fill(buffer, memory + BLOCK, 2, opened, NULL, NULL);
+  UR(urCommandBufferFinalizeExp(buffer));
+  UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &done));
+  UR(urEventWait(1, &first));
+  uint64_t middle = 0, begin = 0, end = 0;
+  UR(urDeviceGetGlobalTimestamps(ur->device, &middle, NULL));
+  EXPECT(write(gate[1], "o", 1) == 1);
+  UR(urEventWait(1, &done));
+  UR(urEventGetProfilingInfo(done, UR_PROFILING_INFO_COMMAND_START, sizeof begin, &begin, NULL));
+  UR(urEventGetProfilingInfo(done, UR_PROFILING_INFO_COMMAND_END, sizeof end, &end, NULL));
+  EXPECT(begin <= middle && middle <= end);
+  UR(urQueueFinish(queue));
+  ur_event_handle_t events[] = {opened, first, done};
+  for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+    UR(urEventRelease(events[i]));
+  UR(urCommandBufferReleaseExp(buffer));
+  UR(urQueueRelease(queue));
+  UR(urUSMFree(ur->context, memory));
+  close(gate[0]);
+  close(gate[1]);
+}
+
+/* A queue that cannot have a command buffer is told so before anything is recorded. */
+static void refuse_other_contexts(struct runtime *ur, ur_exp_command_buffer_handle_t buffer) {
+  ur_context_handle_t context = NULL;
+  ur_queue_handle_t queue = NULL;
+  ur_exp_graph_handle_t graph = NULL;
+  UR(urContextCreate(1, &ur->device, NULL, &context));
+  UR(urQueueCreate(context, ur->device, NULL, &queue));
+  ANSWERS(UR_RESULT_ERROR_INVALID_QUEUE, urEnqueueCommandBufferExp(queue, buffer, 0, NULL, NULL));
+  UR(urQueueBeginGraphCaptureExp(queue));
+  ANSWERS(UR_RESULT_ERROR_INVALID_QUEUE, urEnqueueCommandBufferExp(queue, buffer, 0, NULL, NULL));
+  UR(urQueueEndGraphCaptureExp(queue, &graph));
+  UR(urGraphDestroyExp(graph));
+  UR(urQueueRelease(queue));
+  UR(urContextRelease(context));
+}
+
 static void answer_errors(struct runtime *ur) {
   char *memory = (char *)allocate(ur, 64);
   ur_exp_command_buffer_handle_t buffer = begin(ur, false, false);
@@ -526,6 +579,7 @@ static void answer_errors(struct runtime *ur) {
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &event));
   UR(urEventWait(1, &event));
   UR(urEventRelease(event));
+  refuse_other_contexts(ur, buffer);
   UR(urCommandBufferReleaseExp(buffer));
   UR(urUSMFree(ur->context, memory));
 }
@@ -541,6 +595,7 @@ int main(int count, char **words) {
   run_in_several_queues(&ur);
   record_buffer_commands(&ur);
   wait_and_signal_inside(&ur);
+  profile_parts(&ur);
   /* Where kernels run, a test says which. */
   if (getenv("KERNELS_PTX") != NULL) {
     update_launches(&ur);

@@ -211,6 +211,31 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
   free(found);
 }
 
+/* A barrier that waits for one event is no end of what came before it: what waits for all that was submitted
+   comes after that, too. */
+static void wait_for_all_after_a_barrier(struct runtime *ur) {
+  char *memory = (char *)allocate(ur, 2 * BLOCK);
+  ur_queue_handle_t origin = create_queue(ur, true), branch = create_queue(ur, false);
+  ur_event_handle_t filled = NULL, all = NULL;
+  UR(urQueueBeginGraphCaptureExp(origin));
+  fill(origin, memory, 8, BLOCK);
+  UR(urEnqueueEventsWait(origin, 0, NULL, &filled));
+  enqueue_copy(branch, memory + BLOCK, memory, BLOCK, filled, NULL);
+  UR(urEnqueueEventsWaitWithBarrier(branch, 1, &filled, NULL));
+  UR(urEnqueueEventsWait(branch, 0, NULL, &all));
+  UR(urEnqueueEventsWait(origin, 1, &all, NULL));
+  ur_exp_executable_graph_handle_t graph = end_and_instantiate(origin);
+  run(origin, graph);
+  UR(urQueueFinish(origin));
+  EXPECT(holds(ur, memory, 2 * COUNT, 8));
+  UR(urGraphExecutableGraphDestroyExp(graph));
+  UR(urEventRelease(filled));
+  UR(urEventRelease(all));
+  UR(urQueueRelease(branch));
+  UR(urQueueRelease(origin));
+  UR(urUSMFree(ur->context, memory));
+}
+
 static void read_gate(void *of) {
   char byte;
   if (read(*(int *)of, &byte, 1) != 1)
@@ -325,6 +350,24 @@ static void record_launches(struct runtime *ur) {
 }
 
 static void count_call(void *of) { ++*(int *)of; }
+
+/* A function that sets another one, which is called as well. */
+static struct {
+  ur_exp_graph_handle_t graph;
+  int calls;
+} chain;
+
+static void set_another(void *of) {
+  (void)of;
+  UR(urGraphSetDestructionCallbackExp(chain.graph, count_call, &chain.calls));
+}
+
+static void set_callbacks_in_callbacks(struct runtime *ur) {
+  UR(urGraphCreateExp(ur->context, &chain.graph));
+  UR(urGraphSetDestructionCallbackExp(chain.graph, set_another, NULL));
+  UR(urGraphDestroyExp(chain.graph));
+  EXPECT(chain.calls == 1);
+}
 
 static bool is_empty(ur_exp_graph_handle_t graph) {
   bool empty = false;
@@ -524,10 +567,14 @@ static void refuse_what_is_not_recorded(struct runtime *ur) {
   /* A branch that nothing of the origin comes after. */
   ur_queue_handle_t other = create_queue(ur, false);
   ur_exp_graph_handle_t graph = NULL;
+  int calls = 0;
   UR(urQueueBeginGraphCaptureExp(queue));
+  UR(urQueueGetGraphExp(queue, &graph));
+  UR(urGraphSetDestructionCallbackExp(graph, count_call, &calls));
   UR(urEnqueueEventsWaitWithBarrier(queue, 0, NULL, &event));
   enqueue_copy(other, memory, memory + BLOCK / 2, BLOCK / 2, event, NULL);
   ANSWERS(UR_RESULT_ERROR_GRAPH_UNJOINED_FORKS, urQueueEndGraphCaptureExp(queue, &graph));
+  EXPECT(calls == 1);
   EXPECT(graph == NULL && !captures(queue) && !captures(other));
   UR(urEventRelease(event));
   /* Two captures stay two. */
@@ -555,12 +602,14 @@ int main(int count, char **words) {
   compute_in_turns(&ur);
   fork_and_join(&ur, true);
   fork_and_join(&ur, false);
+  wait_for_all_after_a_barrier(&ur);
   wait_for_outside(&ur);
   record_graphs_in_graphs(&ur);
   /* Where kernels run, a test says which. */
   if (getenv("KERNELS_PTX") != NULL)
     record_launches(&ur);
   describe(&ur);
+  set_callbacks_in_callbacks(&ur);
   keep_what_is_used(&ur);
   refuse_what_is_not_recorded(&ur);
   stop_runtime(&ur);

@@ -1,5 +1,5 @@
 /* Images and samplers: two processes compute on pixels that pass through shared memory, ordered by shared events;
-   then all kinds of images, what commands keep, and what is refused. */
+   then all kinds of images, graphs of such commands, what commands keep, and what is refused. */
 #include "events.h"
 #include "kernels.h"
 
@@ -161,6 +161,50 @@ static void compute_together(struct scene *scene) {
   UR(urUSMFree(ur->context, memory));
 }
 
+/* A queue records copies of pixels in a graph, which does them at each run, when the program has none of the images
+   any more. */
+static void capture(struct scene *scene) {
+  struct runtime *ur = &scene->ur;
+  size_t size = PIXELS * 16;
+  void *memory = allocate(ur, size);
+  write_pattern(ur, memory, size, 5);
+  ur_image_desc_t description = describe(UR_MEM_TYPE_IMAGE2D, WIDTH, HEIGHT, 1, 1);
+  ur_mem_handle_t from = create_image(ur, &rgba32, &description);
+  ur_mem_handle_t middle = create_image(ur, &rgba32, &description);
+  ur_mem_handle_t to = create_image(ur, &rgba32, &description);
+  ur_exp_graph_handle_t graph = NULL;
+  ur_exp_executable_graph_handle_t executable = NULL;
+
+  /* The program would wait for what does not run. */
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED,
+          urEnqueueMemImageRead(ur->queue, to, true, start, all, 0, 0, memory, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(ur->queue, &graph));
+
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  UR(urEnqueueMemImageWrite(ur->queue, from, false, start, all, 0, 0, memory, 0, NULL, NULL));
+  UR(shift(scene, from, middle, 7));
+  UR(urEnqueueMemImageCopy(ur->queue, middle, to, start, start, all, 0, NULL, NULL));
+  UR(urEnqueueMemImageRead(ur->queue, to, false, start, all, 0, 0, memory, 0, NULL, NULL));
+  UR(urQueueEndGraphCaptureExp(ur->queue, &graph));
+  UR(urGraphInstantiateGraphExp(graph, &executable));
+  UR(urGraphDestroyExp(graph));
+  UR(urMemRelease(from));
+  UR(urMemRelease(middle));
+  UR(urMemRelease(to));
+
+  uint32_t *words = (uint32_t *)malloc(size);
+  for (uint32_t runs = 0; runs <= 3; runs++) {
+    if (runs > 0)
+      UR(urEnqueueGraphExp(ur->queue, executable, 0, NULL, NULL));
+    copy(ur, words, memory, size);
+    expect_shifted(words, 5, runs, 7 * runs);
+  }
+  free(words);
+  UR(urGraphExecutableGraphDestroyExp(executable));
+  UR(urUSMFree(ur->context, memory));
+}
+
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Parts of images of a kind go to another image, and from there to memory with gaps. */
@@ -257,8 +301,13 @@ static void refuse(struct scene *scene) {
           urEnqueueMemImageWrite(ur->queue, image, true, start, empty, 0, 0, words, 0, NULL, NULL));
   ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
           urEnqueueMemImageRead(ur->queue, image, true, start, all, 1, 0, words, 0, NULL, NULL));
-  ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
+  ANSWERS(UR_RESULT_ERROR_OVERLAPPING_REGIONS,
           urEnqueueMemImageCopy(ur->queue, image, image, start, one, half, 0, NULL, NULL));
+  const ur_image_format_t signed32 = {UR_IMAGE_CHANNEL_ORDER_RGBA, UR_IMAGE_CHANNEL_TYPE_SIGNED_INT32};
+  ur_mem_handle_t unlike = create_image(ur, &signed32, &description);
+  ANSWERS(UR_RESULT_ERROR_INVALID_IMAGE_FORMAT_DESCRIPTOR,
+          urEnqueueMemImageCopy(ur->queue, image, unlike, start, start, half, 0, NULL, NULL));
+  UR(urMemRelease(unlike));
 
   ur_image_format_t format = {UR_IMAGE_CHANNEL_ORDER_RGB, UR_IMAGE_CHANNEL_TYPE_FLOAT};
   ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_IMAGE_FORMAT,
@@ -282,13 +331,24 @@ static void refuse(struct scene *scene) {
   ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT, shift(scene, foreign, image, 1));
   EXPECT(urEnqueueMemImageRead(ur->queue, foreign, true, start, all, 0, 0, words, 0, NULL, NULL) !=
          UR_RESULT_SUCCESS);
+  ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+          urEnqueueMemImageCopy(ur->queue, foreign, image, start, start, all, 0, NULL, NULL));
+  /* The same is refused while a queue captures, which goes on. */
+  ur_exp_graph_handle_t graph = NULL;
+  UR(urQueueBeginGraphCaptureExp(ur->queue));
+  EXPECT(urEnqueueMemImageRead(ur->queue, foreign, false, start, all, 0, 0, words, 0, NULL, NULL) !=
+         UR_RESULT_SUCCESS);
+  UR(urQueueEndGraphCaptureExp(ur->queue, &graph));
+  UR(urGraphDestroyExp(graph));
   EXPECT(shift(scene, buffer, image, 1) != UR_RESULT_SUCCESS);
   UR(urMemRelease(foreign));
-  UR(urContextRelease(other));
 
-  /* Another handle of the same image. */
+  /* Another handle of the same image, in its context. */
   ur_native_handle_t native = 0;
   UR(urMemGetNativeHandle(image, ur->device, &native));
+  ANSWERS(UR_RESULT_ERROR_INVALID_CONTEXT,
+          urMemImageCreateWithNativeHandle(native, other, &rgba32, &description, NULL, &none));
+  UR(urContextRelease(other));
   UR(urMemImageCreateWithNativeHandle(native, ur->context, &rgba32, &description, NULL, &none));
   for (size_t i = 0; i < 4 * PIXELS; i++)
     words[i] = word_of(3, i);
@@ -331,6 +391,7 @@ int main(int argc, char **argv) {
     copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE2D_ARRAY, 30, 10, 0, 6), 10, 6);
   }
   make_of_memory(&scene.ur);
+  capture(&scene);
   refuse(&scene);
   compute_together(&scene);
   end_scene(&scene);

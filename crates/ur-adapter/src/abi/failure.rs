@@ -75,6 +75,14 @@ impl Failure {
         )
     }
 
+    /// Returns the failure with a text if it has none.
+    pub(crate) fn with_text(mut self, text: &'static str) -> Self {
+        if self.message.is_empty() {
+            self.message = Cow::Borrowed(text);
+        }
+        self
+    }
+
     /// Returns UR's result.
     #[cfg(test)]
     pub(crate) fn result(&self) -> ur_result_t {
@@ -188,10 +196,11 @@ thread_local! {
 }
 
 /// Calls `f` with the text and native code of this thread's latest failure. The text stays where
-/// it is until the next one.
-pub(crate) fn with_last<R>(f: impl FnOnce(&CStr, i32) -> R) -> R {
-    LAST.with(|last| {
+/// it is until the next one. A thread that is ending has none.
+pub(crate) fn with_last<R>(f: impl Fn(&CStr, i32) -> R) -> R {
+    let found = LAST.try_with(|last| {
         let last = last.borrow();
         f(&last.0, last.1)
-    })
+    });
+    found.unwrap_or_else(|_| f(c"", 0))
 }

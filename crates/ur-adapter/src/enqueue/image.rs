@@ -21,7 +21,8 @@ impl PartLayout {
     /// of rows has them as far apart as slices.
     ///
     /// # Errors
-    /// `INVALID_SIZE` for an empty part, and pitches that are less than a row or slice.
+    /// `INVALID_SIZE` for an empty part, for pitches that are less than a row or slice, and for slices that are not a
+    /// whole number of rows apart, which the library does not take.
     pub(crate) fn new(
         image: &Image,
         part: &ImagePart,
@@ -47,7 +48,8 @@ impl PartLayout {
         side.map(Self).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
-                "the part is empty, or a pitch does not fit it",
+                "the part is empty, or a pitch is less than its rows or slices, or the slices are not a whole number \
+                 of rows apart",
             )
         })
     }
@@ -84,7 +86,28 @@ fn extent(given: ur_rect_region_t) -> Result<[usize; 3]> {
     Ok(extent.map(|size| usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
-/// Returns the failure of a copy that the library refuses: all but its sizes was checked.
+/// Refuses what images cannot be copied to each other, or to themselves.
+///
+/// # Errors
+/// `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, `OVERLAPPING_REGIONS`.
+fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> Result<()> {
+    if from.inner().description().format != to.inner().description().format {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_FORMAT_DESCRIPTOR,
+            "pixels are copied between images of one format",
+        ));
+    }
+    let meets = |index: usize| part.origin[index].abs_diff(place[index]) < part.extent[index];
+    if from.is_same(to) && (0..3).all(meets) {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_OVERLAPPING_REGIONS,
+            "the two parts of the image overlap",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the failure of a copy that the library refuses: all but whether the part is inside was checked.
 fn refusal(error: Error) -> Failure {
     match error {
         Error::InvalidArgument(_) => {
@@ -111,8 +134,9 @@ entry_points! {
         let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(to) }?;
-        let command = Command::read_image(image.inner(), part, memory, place.pitches());
         let submission = Submission::new(queue, waits, event)?;
+        let image = image.for_command(&submission)?;
+        let command = Command::read_image(image, part, memory, place.pitches());
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_READ;
         submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
     }
@@ -133,8 +157,9 @@ entry_points! {
         let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
         // SAFETY: the caller passes memory that is valid until the command is done.
         let memory = unsafe { place.in_user_memory(from) }?;
-        let command = Command::write_image(memory, place.pitches(), image.inner(), part);
         let submission = Submission::new(queue, waits, event)?;
+        let image = image.for_command(&submission)?;
+        let command = Command::write_image(memory, place.pitches(), image, part);
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_WRITE;
         submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
     }
@@ -150,8 +175,10 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let part = ImagePart { origin: origin(from_first), extent: extent(region)? };
-        let command = Command::copy_image(from.inner(), part, to.inner(), origin(to_first));
+        check_copy(from, to, &part, origin(to_first))?;
         let submission = Submission::new(queue, waits, event)?;
+        let (from, to) = (from.for_command(&submission)?, to.for_command(&submission)?);
+        let command = Command::copy_image(from, part, to, origin(to_first));
         let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_COPY;
         submission.submit(kind, command.map_err(refusal)?, false)
     }

@@ -204,17 +204,23 @@ impl<'a> Submission<'a> {
         self.queue.inner().submit(command.signal(&event))?;
         // Even if the caller gets none: the command runs.
         *kept = Some(event.clone());
-        self.give(kind, event)
+        self.give(kind, event, None)
     }
 
     /// Gives the caller the command's event, if he wants it.
-    fn give(&self, kind: ur_command_t, event: crosshandle::Event) -> Result<()> {
+    fn give(
+        &self,
+        kind: ur_command_t,
+        event: crosshandle::Event,
+        began: Option<crosshandle::Event>,
+    ) -> Result<()> {
         let Some(place) = &self.event else {
             return Ok(());
         };
         let origin = Origin::Command {
             queue: self.queue.to_ref(),
             command: kind,
+            began,
         };
         place.put(Event::hand_out(self.queue.context().clone(), event, origin))
     }
@@ -248,7 +254,7 @@ impl<'a> Submission<'a> {
         if is_blocking {
             event.wait()?;
         }
-        self.give(kind, event)
+        self.give(kind, event, None)
     }
 
     /// Submits commands, one after the other whatever order the queue keeps, as if they were one.
@@ -272,12 +278,20 @@ impl<'a> Submission<'a> {
 
     /// Submits the parts of a run, one after the other and after the latest run whatever order the queue keeps, as if
     /// they were one command. Each can signal an event of its own.
+    /// If somebody may ask when this began, another event knows it.
     pub(super) fn submit_parts(
         self,
         kind: ur_command_t,
-        parts: Vec<(Command, Option<crosshandle::Event>)>,
+        mut parts: Vec<(Command, Option<crosshandle::Event>)>,
         latest: &mut Option<crosshandle::Event>,
     ) -> Result<()> {
+        let began = match self.is_profiling && self.wants_event() {
+            true => Some(self.create_event()?),
+            false => None,
+        };
+        if let Some(began) = &began {
+            parts.insert(0, (Command::marker(), Some(began.clone())));
+        }
         let step = self.create_event()?;
         let queue = self.queue.inner();
         for (index, (mut command, signal)) in parts.into_iter().enumerate() {
@@ -301,7 +315,7 @@ impl<'a> Submission<'a> {
         }
         queue.submit(end.signal(&done))?;
         *latest = Some(done.clone());
-        self.give(kind, done)
+        self.give(kind, done, began)
     }
 
     /// Returns a new event for one command.

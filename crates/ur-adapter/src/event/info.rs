@@ -86,8 +86,21 @@ impl Event {
 
     /// Returns whether the latest command is known to have started.
     pub(super) fn has_started(&self) -> bool {
-        let profile = self.inner().ok().and_then(|inner| inner.profile().ok());
+        let profile = self.profile().ok();
         profile.is_some_and(|profile| started(&profile).is_some())
+    }
+
+    /// Returns the times of the latest command.
+    fn profile(&self) -> Result<EventProfile> {
+        let mut profile = self.inner()?.profile()?;
+        if let Origin::Command {
+            began: Some(began), ..
+        } = self.origin()
+        {
+            let first = began.profile()?;
+            (profile.submitted, profile.started) = (first.submitted, first.started);
+        }
+        Ok(profile)
     }
 
     /// Returns when the latest command reached a stage.
@@ -99,7 +112,8 @@ impl Event {
             let result = ur_result_t::UR_RESULT_ERROR_PROFILING_INFO_NOT_AVAILABLE;
             Failure::new(result, message)
         };
-        let profile = self.inner()?.profile().map_err(|_| {
+        self.inner()?;
+        let profile = self.profile().map_err(|_| {
             none("this event takes no timestamps: neither it nor its queue profiles")
         })?;
         let time = match name {

@@ -37,6 +37,8 @@ pub(crate) enum Origin {
     Command {
         queue: Ref<Queue>,
         command: ur_command_t,
+        /// The event of a command's beginning, if the driver runs it as several.
+        began: Option<crosshandle::Event>,
     },
     /// A command that was captured: the event stands for its node, and nothing ever signals it.
     Captured {

@@ -7,7 +7,7 @@
 
 use super::HandleBytes;
 use super::memory::open_on;
-use crate::abi::boundary::{Out, entry_points};
+use crate::abi::boundary::{self, Call, Out, entry_points};
 use crate::abi::failure::{self, Failure, Result};
 use crate::context::ContextState;
 use crosshandle::handle::HANDLE_SIZE;
@@ -58,7 +58,16 @@ pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
     error,
 };
 
+/// As [`boundary::enter`]. A failure without a text gets one, since `error` would tell of the one before.
+fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
+    boundary::enter(|call| {
+        body(call).map_err(|failure| failure.with_text("a pointer that is needed is null"))
+    })
+}
+
 entry_points! {
+    in enter;
+
     fn handle(
         pointer: *const c_void,
         size: usize,
@@ -88,7 +97,12 @@ entry_points! {
         let (state, _) = state_of(beside)?;
         let device = state.usm.with(beside, |_, found| found.thing.device());
         let (device, context) = state.on_or_first(device.unwrap_or(std::ptr::null_mut()));
-        let opened = open_on(context, &handle)?;
+        let opened = open_on(context, &handle).map_err(|error| match error {
+            // Apart from bad handles, whose result it has elsewhere: the caller may ask for another handle.
+            Error::ExporterGone { .. } => Failure::from(error)
+                .with_result(ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS),
+            error => error.into(),
+        })?;
         number.put(state.number)?;
         memory.put(state.usm.add_opened(device, opened))
     }
@@ -238,6 +252,9 @@ mod tests {
                 assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_VALUE);
                 assert!(!text().is_empty());
             }
+            let result = handle(made, HANDLE_SIZE, null_mut(), &mut 0);
+            assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_NULL_POINTER);
+            assert!(text().contains("is null"), "{}", text());
         }
         assert!(memory.is_null());
     }

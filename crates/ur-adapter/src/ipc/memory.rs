@@ -46,9 +46,12 @@ entry_points! {
 }
 
 /// Opens memory for the access that the handle allows.
-pub(super) fn open_on(context: &crosshandle::Context, handle: &MemoryHandle) -> Result<Memory> {
+pub(super) fn open_on(
+    context: &crosshandle::Context,
+    handle: &MemoryHandle,
+) -> Result<Memory, Error> {
     match context.open_memory(handle) {
-        Err(Error::ReadOnly) => Ok(context.open_memory_read_only(handle)?),
-        opened => Ok(opened?),
+        Err(Error::ReadOnly) => context.open_memory_read_only(handle),
+        opened => opened,
     }
 }

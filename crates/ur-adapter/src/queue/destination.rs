@@ -1,4 +1,4 @@
-//! Destinations of commands: submissions to queues, and command buffers.
+//! Destinations of commands: submissions to queues, command buffers, and questions.
 
 use super::Queue;
 use crate::abi::object::{Ref, Shared};
@@ -22,27 +22,24 @@ pub(crate) trait Destination {
     fn note(&self, buffer: BufferUse<'_>);
 }
 
-/// A queue by itself is where no command goes that waits for events: those may be of a capture, which the
-/// queue would join. Commands are made for their [`Submission`](crate::enqueue::Submission).
-impl Destination for Queue {
+/// A question about commands that are never submitted: it is asked as if they were submitted to the queue, and leaves no
+/// trace.
+pub(crate) struct Question<'a>(pub(crate) &'a Queue);
+
+impl Destination for Question<'_> {
     fn context(&self) -> &Ref<Context> {
-        self.context()
+        self.0.context()
     }
 
     fn device(&self) -> &Ref<Device> {
-        self.device()
+        self.0.device()
     }
 
     fn is_recording(&self) -> bool {
-        self.capture_slot().capture().is_some()
+        false
     }
 
-    fn note(&self, buffer: BufferUse<'_>) {
-        match self.capture_slot().capture() {
-            Some(capture) => capture.note(&buffer),
-            None => buffer.by(self),
-        }
-    }
+    fn note(&self, _buffer: BufferUse<'_>) {}
 }
 
 impl<T: Destination> Destination for Shared<T> {

@@ -14,7 +14,7 @@ use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
 use rustix::event::epoll;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,6 @@ pub(crate) struct DataPath {
     changed: Condvar,
     /// Threads that sleep until something moves.
     sleepers: AtomicUsize,
-    is_closed: AtomicBool,
     limits: Limits,
     /// An epoll that has UCX's descriptor, but only while no other thread looks after the worker: so these
     /// don't wake the link's thread.
@@ -67,14 +66,20 @@ struct Shared {
     /// Moves whose requests are the worker's.
     moves: usize,
     outage: Option<Outage>,
+    /// Endpoints that have failed since memory last moved.
+    failures: u32,
+    /// The earliest time to follow the other side to a new endpoint; `None`: at once.
+    follows_at: Option<Instant>,
     /// A flush that is done when the endpoint works.
     probe: Option<Request>,
-    /// When the probe has taken too long.
+    /// When the probe has taken too long; `None` once the endpoint has shown that it works.
     proven_by: Option<Instant>,
     keys: HashMap<u32, Key>,
     next_key: u32,
     /// Threads that look after the worker themselves.
     lookers: usize,
+    /// The epoll tells of the worker's descriptor.
+    is_heard: bool,
     /// When the worker last had something to do.
     moved_at: Instant,
 }
@@ -86,14 +91,14 @@ enum Endpoint {
     Made,
     /// It is closed, and its worker goes when nothing of that is in use any more.
     Failed,
+    /// The link has ended, and nothing takes its place.
+    Closed,
 }
 
 /// A time without an endpoint that works.
 struct Outage {
     since: Instant,
     why: Error,
-    /// Endpoints that have failed in it.
-    failures: u32,
     /// The next one is made no earlier.
     replace_at: Instant,
 }
@@ -117,7 +122,12 @@ impl Shared {
     /// Returns whether the worker may be worked for. UCX 1.22 ends the *process* when it handles what comes for an
     /// endpoint that has failed and cannot send its answer.
     fn may_progress(&self) -> bool {
-        self.endpoint != Endpoint::Failed && self.worker.failure().is_none()
+        self.is_alive() && self.worker.failure().is_none()
+    }
+
+    /// Returns whether there is an endpoint, or will be one of this worker.
+    fn is_alive(&self) -> bool {
+        matches!(self.endpoint, Endpoint::Awaited | Endpoint::Made)
     }
 
     /// Returns a key as the endpoint knows it.
@@ -147,7 +157,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.worker.close_endpoint();
         if let Some(probe) = self.probe.take() {
-            // Closed, so done: it is let go of here.
+            // Closed, so done. One that a device holds on to goes with the worker.
             let _ = self.worker.is_done(&mut Some(probe));
         }
         self.destroy_keys();
@@ -172,16 +182,18 @@ impl DataPath {
                 last_offered: 0,
                 moves: 0,
                 outage: None,
+                failures: 0,
+                follows_at: None,
                 probe: None,
                 proven_by: None,
                 keys: HashMap::new(),
                 next_key: 1,
                 lookers: 0,
+                is_heard: true,
                 moved_at: Instant::now(),
             }),
             changed: Condvar::new(),
             sleepers: AtomicUsize::new(0),
-            is_closed: AtomicBool::new(false),
             limits: Limits::new(keep_alive),
             events,
         })
@@ -199,9 +211,7 @@ impl DataPath {
     /// Begins to look after the worker.
     fn begin_to_look(&self, shared: &mut Shared) {
         shared.lookers += 1;
-        if shared.lookers == 1 {
-            self.listen_for(shared, epoll::EventFlags::empty());
-        }
+        self.listen(shared);
     }
 
     /// Leaves the worker to the link's thread, unless another thread looks after it.
@@ -215,12 +225,18 @@ impl DataPath {
             // The link's thread finds it again, and replaces the endpoint.
             _ => wake(),
         }
-        self.listen_for(shared, epoll::EventFlags::IN);
+        self.listen(shared);
     }
 
-    fn listen_for(&self, shared: &Shared, flags: epoll::EventFlags) {
-        // Both descriptors are ours and open, so it cannot fail.
-        let _ = epoll::modify(&self.events, &shared.event_fd, EVENT, flags);
+    /// Has the epoll tell of the worker's descriptor if somebody is to be woken by it. Nobody works for a worker whose
+    /// endpoint is gone, so what has come to it would be told of again and again.
+    fn listen(&self, shared: &mut Shared) {
+        let is_heard = shared.lookers == 0 && shared.is_alive();
+        if is_heard != shared.is_heard {
+            // Both descriptors are ours and open, so it cannot fail.
+            let _ = epoll::modify(&self.events, &shared.event_fd, EVENT, flags(is_heard));
+            shared.is_heard = is_heard;
+        }
     }
 
     /// Does all there is to do, and has the descriptor tell of what comes then.
@@ -300,15 +316,30 @@ impl DataPath {
         }
     }
 
-    /// Ends all that is under way.
+    /// Ends all that is under way, and waits until no thread works for the worker any more: memory that the other side
+    /// reaches may then be unmapped. What a device does not let go of is waited for as long as for a move that stalls.
     pub(crate) fn close(&self) {
+        let deadline = Instant::now() + self.limits.stall;
         let mut shared = self.shared();
-        self.is_closed.store(true, Ordering::Release);
+        shared.endpoint = Endpoint::Closed;
         shared.worker.close_endpoint();
-        // Nobody looks after it any more.
-        self.listen_for(&shared, epoll::EventFlags::empty());
-        drop(shared);
+        self.listen(&mut shared);
         self.changed.notify_all();
+        while shared.moves > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(shared, left);
+            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn flags(is_heard: bool) -> epoll::EventFlags {
+    match is_heard {
+        true => epoll::EventFlags::IN,
+        false => epoll::EventFlags::empty(),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::{DataPath, Endpoint, Shared};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_SLEEP, SPIN};
+use crate::tuning::{MAX_PROVEN_FAILURES, MAX_SLEEP, SPIN};
 use crate::ucx::worker::{RemoteKey, Request, Worker};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const STALLED: &str = "moving memory: UCX made no progress";
 
@@ -34,9 +34,50 @@ struct UnderWay {
     requests: Vec<(Option<usize>, Request)>,
     /// Pieces that were not moved.
     unmoved: Vec<usize>,
-    /// A flush has failed, or was not begun: of no piece is it known that it is there.
-    lost_all: bool,
+    /// Pieces may have been written that no flush waits for.
+    is_unflushed: bool,
     error: Option<Error>,
+}
+
+/// How a move by one endpoint has failed.
+struct Attempt {
+    started_at: Instant,
+    /// When the endpoint last had something to do.
+    moved_at: Instant,
+    ended_at: Instant,
+    /// Some of the pieces are where they belong.
+    has_pieces: bool,
+    /// The endpoint had reached the other side before.
+    was_proven: bool,
+}
+
+/// How often, and for how long, a move has failed.
+#[derive(Default)]
+struct Failing {
+    /// Since the first failure after which no endpoint did much.
+    since: Option<Instant>,
+    /// Endpoints that reached the other side and moved nothing of it.
+    proven: u32,
+}
+
+impl Failing {
+    /// Notes one more failure. Returns whether to give up, since there was no way to move anything for `limit`, or
+    /// since what reaches the other side does not move this.
+    fn is_hopeless(&mut self, attempt: &Attempt, limit: Duration) -> bool {
+        let worked_for = attempt
+            .moved_at
+            .saturating_duration_since(attempt.started_at);
+        if attempt.has_pieces || worked_for > limit {
+            self.since = None;
+        }
+        if attempt.has_pieces {
+            self.proven = 0;
+        } else if attempt.was_proven {
+            self.proven += 1;
+        }
+        let since = *self.since.get_or_insert(attempt.ended_at);
+        attempt.ended_at.duration_since(since) > limit || self.proven >= MAX_PROVEN_FAILURES
+    }
 }
 
 impl DataPath {
@@ -44,7 +85,8 @@ impl DataPath {
     /// not moved moves again by the next one. `wake` wakes the link's thread.
     ///
     /// # Errors
-    /// The link has ended, UCX refuses the move, or it has failed over and over for as long as the keep-alive.
+    /// The link has ended, or UCX refuses the move. The move has failed over and over for as long as the keep-alive, or
+    /// by [`MAX_PROVEN_FAILURES`] endpoints that reach the other side.
     ///
     /// # Safety
     /// The pieces' local bytes can be read, and for `Get` written, until this returns.
@@ -55,9 +97,13 @@ impl DataPath {
         pieces: &[Piece],
         wake: &dyn Fn(),
     ) -> Result<()> {
+        if pieces.iter().all(|piece| piece.len == 0) {
+            // Nothing moves, which would not show that the endpoint works.
+            return Ok(());
+        }
         // `None`: all.
         let mut left: Option<Vec<usize>> = None;
-        let mut failing_since = None;
+        let mut failing = Failing::default();
         loop {
             let mut shared = self.wait_until_usable(wake)?;
             let key = match shared.unpacked(key) {
@@ -83,20 +129,21 @@ impl DataPath {
                 }
             }
             drop(shared);
-            self.finish(&mut under_way, wake);
+            let tried = left.as_ref().map_or(pieces.len(), Vec::len);
+            let mut attempt = self.finish(&mut under_way, wake);
             let Some(error) = under_way.error else {
                 return Ok(());
             };
-            if self.is_closed.load(Ordering::Acquire) || error.is_definitive() {
-                return Err(error);
-            }
-            let now = Instant::now();
-            if now.duration_since(*failing_since.get_or_insert(now)) > self.limits.outage {
+            if error.is_definitive() {
                 return Err(error);
             }
             // A write that no flush has confirmed may be there or not.
-            if direction == Direction::Get && !under_way.lost_all {
+            if direction == Direction::Get {
+                attempt.has_pieces = under_way.unmoved.len() < tried;
                 left = Some(under_way.unmoved);
+            }
+            if failing.is_hopeless(&attempt, self.limits.outage) {
+                return Err(error);
             }
         }
     }
@@ -105,7 +152,7 @@ impl DataPath {
     fn wait_until_usable(&self, wake: &dyn Fn()) -> Result<MutexGuard<'_, Shared>> {
         let mut shared = self.shared();
         loop {
-            if self.is_closed.load(Ordering::Acquire) {
+            if shared.endpoint == Endpoint::Closed {
                 return Err(Error::Protocol("the data connection is closed"));
             }
             if shared.is_usable() {
@@ -113,6 +160,7 @@ impl DataPath {
             }
             if let (Endpoint::Made, Some(failure)) = (shared.endpoint, shared.worker.failure()) {
                 shared.fail(failure);
+                self.changed.notify_all();
             }
             if shared.needs_care() {
                 wake();
@@ -123,7 +171,7 @@ impl DataPath {
     }
 
     /// Waits until nothing is under way any more, and stops looking after the worker.
-    fn finish(&self, under_way: &mut UnderWay, wake: &dyn Fn()) {
+    fn finish(&self, under_way: &mut UnderWay, wake: &dyn Fn()) -> Attempt {
         let mut last_move = None;
         let started_at = Instant::now();
         loop {
@@ -140,14 +188,28 @@ impl DataPath {
             let has_failed = !shared.is_usable();
             under_way.take_done(&mut shared.worker, has_failed);
             if under_way.requests.is_empty() {
+                let attempt = Attempt {
+                    started_at,
+                    moved_at: shared.moved_at,
+                    ended_at: Instant::now(),
+                    has_pieces: false,
+                    was_proven: shared.proven_by.is_none(),
+                };
                 match &under_way.error {
                     None => shared.note_works(),
-                    Some(error) if !error.is_definitive() => shared.fail(error.clone()),
+                    // Bytes that are still on their way must not come after this has returned.
+                    Some(error) if !error.is_definitive() || under_way.is_unflushed => {
+                        shared.fail(error.clone());
+                    }
                     Some(_) => {}
                 }
                 shared.moves -= 1;
                 self.stop_looking(&mut shared, wake);
-                return;
+                if !shared.is_usable() {
+                    // Other moves find that, and `close` that this one is over.
+                    self.changed.notify_all();
+                }
+                return attempt;
             }
             if has_moved {
                 last_move = None;
@@ -212,7 +274,8 @@ impl UnderWay {
                 Err(error) => self.note_failed(Some(index), error),
             }
         }
-        if direction == Direction::Put && self.error.is_none() {
+        // Also what was written before an error.
+        if direction == Direction::Put {
             match worker.flush() {
                 Ok(Some(request)) => self.requests.push((None, request)),
                 Ok(None) => {}
@@ -224,7 +287,7 @@ impl UnderWay {
     fn note_failed(&mut self, piece: Option<usize>, error: Error) {
         match piece {
             Some(piece) => self.unmoved.push(piece),
-            None => self.lost_all = true,
+            None => self.is_unflushed = true,
         }
         // The first one is the reason, unless a later one says that a repetition is of no use.
         if self.error.is_none() || error.is_definitive() {
@@ -250,5 +313,44 @@ impl UnderWay {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Returns whether a move is given up by its attempts: seconds from when to when each was made, when it last
+    /// moved, and whether pieces came.
+    fn is_given_up(attempts: &[(u64, u64, u64, bool)]) -> bool {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut failing = Failing::default();
+        attempts
+            .iter()
+            .any(|&(started_at, moved_at, ended_at, has_pieces)| {
+                let attempt = Attempt {
+                    started_at: at(started_at),
+                    moved_at: at(moved_at),
+                    ended_at: at(ended_at),
+                    has_pieces,
+                    was_proven: true,
+                };
+                failing.is_hopeless(&attempt, LIMIT)
+            })
+    }
+
+    #[test]
+    fn moves_are_given_up_when_nothing_moves_and_not_when_they_are_long() {
+        assert!(!is_given_up(&[(0, 5, 5, false)]));
+        // Endpoints that worked for long, one that stalled, and one that brought pieces.
+        assert!(!is_given_up(&[(0, 5, 5, false), (6, 50, 50, false)]));
+        assert!(is_given_up(&[(0, 5, 5, false), (6, 7, 50, false)]));
+        assert!(!is_given_up(&[(0, 5, 5, false), (6, 7, 50, true)]));
+        let fast = vec![(1, 1, 1, false); MAX_PROVEN_FAILURES as usize];
+        assert!(is_given_up(&fast) && !is_given_up(&fast[1..]));
+        assert!(!is_given_up(&vec![(1, 1, 1, true); fast.len() * 2]));
     }
 }

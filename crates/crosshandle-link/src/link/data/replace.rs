@@ -6,11 +6,10 @@
 //! a new worker alone. Workers are counted for that; two of one generation belong together. Who moves memory
 //! then moves again what was not done, and notices nothing but the delay.
 
-use super::{DataPath, EVENT, Endpoint, Outage, Shared, take_event_fd};
+use super::{DataPath, EVENT, Endpoint, Outage, Shared, flags, take_event_fd};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_REPLACE_PAUSE, REDIAL_INTERVAL};
+use crate::tuning::{FOLLOW_INTERVAL, MAX_REPLACE_PAUSE, REDIAL_INTERVAL};
 use rustix::event::epoll;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What the link's thread has to do after it has looked after the worker.
@@ -32,38 +31,91 @@ impl Shared {
 
     /// Returns whether the link's thread has something to do that no descriptor tells of.
     pub(super) fn needs_care(&self) -> bool {
-        self.worker.failure().is_some() || (self.endpoint == Endpoint::Failed && self.moves == 0)
+        match self.endpoint {
+            Endpoint::Awaited | Endpoint::Made => self.worker.failure().is_some(),
+            Endpoint::Failed => self.moves == 0,
+            Endpoint::Closed => false,
+        }
     }
 
-    /// Gives the endpoint up: what is under way ends with an error. Does nothing if it has failed before.
+    /// Gives the endpoint up: what is under way ends with an error. Does nothing if it is gone already.
     pub(super) fn fail(&mut self, why: Error) {
-        if self.endpoint == Endpoint::Failed {
+        if !self.is_alive() {
             return;
         }
-        self.endpoint = Endpoint::Failed;
-        self.worker.close_endpoint();
-        let now = Instant::now();
-        let outage = self.outage.get_or_insert(Outage {
-            since: now,
-            why: why.clone(),
-            failures: 0,
-            replace_at: now,
-        });
-        outage.why = why;
+        self.give_up(why);
         // The first one at once.
-        let pause = match outage.failures {
+        let pause = match self.failures {
             0 => Duration::ZERO,
             failures => REDIAL_INTERVAL.saturating_mul(1 << failures.min(10)),
         };
-        outage.failures = outage.failures.saturating_add(1);
-        outage.replace_at = now + pause.min(MAX_REPLACE_PAUSE);
+        self.failures = self.failures.saturating_add(1);
+        if let Some(outage) = &mut self.outage {
+            outage.replace_at += pause.min(MAX_REPLACE_PAUSE);
+        }
+    }
+
+    /// As [`fail`](Self::fail), for a reason that says nothing of the network.
+    fn give_up(&mut self, why: Error) {
+        self.endpoint = Endpoint::Failed;
+        self.worker.close_endpoint();
+        let now = Instant::now();
+        let since = self.outage.as_ref().map_or(now, |outage| outage.since);
+        self.outage = Some(Outage {
+            since,
+            why,
+            replace_at: now,
+        });
+    }
+
+    /// Notes that this endpoint has reached the other side. Whether it also moves memory, moves show.
+    fn note_reaches(&mut self) {
+        if self.endpoint == Endpoint::Made {
+            self.outage = None;
+            self.proven_by = None;
+        }
     }
 
     /// Notes that memory has moved by this endpoint.
     pub(super) fn note_works(&mut self) {
         if self.endpoint == Endpoint::Made {
-            self.outage = None;
-            self.proven_by = None;
+            self.note_reaches();
+            self.failures = 0;
+        }
+    }
+
+    /// Lets go of the probe of an endpoint that is closed. Returns false if a device still holds on to it.
+    fn end_probe(&mut self) -> bool {
+        // An error ends it as well.
+        let is_done = !matches!(self.worker.is_done(&mut self.probe), Ok(false));
+        if !is_done {
+            // As for moves, see `finish`.
+            self.progress();
+        }
+        is_done
+    }
+
+    /// Returns whether the other side has replaced an endpoint that this side has not.
+    fn is_behind(&self) -> bool {
+        let offered = self.offered.as_ref();
+        offered.is_some_and(|(generation, _)| *generation > self.generation)
+    }
+
+    /// Returns the earliest time to replace an endpoint that has failed; `None`: at once. Where the other side has
+    /// replaced its own, this side follows, but not as fast as the other one likes.
+    fn due_at(&self) -> Option<Instant> {
+        let replace_at = self.outage.as_ref()?.replace_at;
+        if !self.is_behind() {
+            return Some(replace_at);
+        }
+        Some(self.follows_at?.min(replace_at))
+    }
+
+    /// Puts the replacement off.
+    fn put_off(&mut self, until: Instant) {
+        self.follows_at = Some(until);
+        if let Some(outage) = &mut self.outage {
+            outage.replace_at = until;
         }
     }
 
@@ -71,7 +123,7 @@ impl Shared {
     fn look_at_probe(&mut self, now: Instant) {
         let mut probe = self.probe.take();
         match probe.is_some().then(|| self.worker.is_done(&mut probe)) {
-            Some(Ok(true)) => self.note_works(),
+            Some(Ok(true)) => self.note_reaches(),
             Some(Err(error)) => self.fail(error),
             Some(Ok(false)) => self.probe = probe,
             None => {}
@@ -93,7 +145,7 @@ impl Shared {
                 self.probe = Some(probe);
                 self.proven_by = Some(proven_by);
             }
-            Ok(None) => self.note_works(),
+            Ok(None) => self.note_reaches(),
             Err(error) => self.fail(error),
         }
     }
@@ -128,35 +180,40 @@ impl DataPath {
     /// For as long as the keep-alive no endpoint has worked.
     pub(crate) fn look_after(&self) -> Result<Upkeep> {
         let mut upkeep = Upkeep::default();
-        if self.is_closed.load(Ordering::Acquire) {
-            return Ok(upkeep);
-        }
         let now = Instant::now();
         let mut shared = self.shared();
+        if shared.endpoint == Endpoint::Closed {
+            return Ok(upkeep);
+        }
         let before = (shared.endpoint, shared.generation);
         if shared.lookers == 0
             && let Err(error) = self.arm(&mut shared)
         {
+            if shared.endpoint == Endpoint::Awaited {
+                // The other side has not connected to it, so it may not be replaced yet.
+                return Err(error);
+            }
             shared.fail(error);
         }
         if let Some(failure) = shared.worker.failure() {
             shared.fail(failure);
         }
         shared.look_at_probe(now);
-        let generation = shared.generation;
-        let is_behind = shared.offered.as_ref().is_some_and(|it| it.0 > generation);
-        if is_behind {
-            shared.fail(Error::Protocol("the other side has replaced its endpoint"));
+        if shared.is_behind() && shared.is_alive() {
+            shared.give_up(Error::Protocol("the other side has replaced its endpoint"));
         }
         if let Some(outage) = &shared.outage
             && now.duration_since(outage.since) >= self.limits.outage
         {
             return Err(outage.why.clone());
         }
-        if shared.endpoint == Endpoint::Failed {
-            let is_due = is_behind || shared.outage.as_ref().is_none_or(|it| now >= it.replace_at);
-            if is_due && shared.moves == 0 {
-                upkeep.address = Some(self.replace(&mut shared)?);
+        if shared.endpoint == Endpoint::Failed
+            && shared.moves == 0
+            && shared.due_at().is_none_or(|due_at| now >= due_at)
+        {
+            match shared.end_probe() {
+                true => upkeep.address = Some(self.replace(&mut shared)?),
+                false => shared.put_off(now + REDIAL_INTERVAL),
             }
         }
         if shared.endpoint == Endpoint::Awaited
@@ -172,6 +229,7 @@ impl DataPath {
                 shared.fail(error);
             }
         }
+        self.listen(&mut shared);
         upkeep.wake_at = self.wake_at(&shared);
         let has_changed = (shared.endpoint, shared.generation) != before;
         drop(shared);
@@ -187,7 +245,7 @@ impl DataPath {
         let ends_at = outage.map(|outage| outage.since + self.limits.outage);
         let next = match shared.endpoint {
             // Who moves last wakes the link's thread.
-            Endpoint::Failed if shared.moves == 0 => outage.map(|outage| outage.replace_at),
+            Endpoint::Failed if shared.moves == 0 => shared.due_at(),
             Endpoint::Made => shared.proven_by,
             _ => None,
         };
@@ -196,28 +254,28 @@ impl DataPath {
 
     /// Begins a new generation. Nothing of the old worker is in use.
     fn replace(&self, shared: &mut Shared) -> Result<(u32, Vec<u8>)> {
-        if let Some(probe) = shared.probe.take() {
-            // Its endpoint is closed, so it is done: it is let go of here.
-            let _ = shared.worker.is_done(&mut Some(probe));
-        }
         shared.proven_by = None;
         shared.destroy_keys();
         let next = shared.generation.checked_add(1);
         let next = next.ok_or(Error::Protocol("endpoints fail again and again"))?;
-        shared.worker.renew()?;
+        // SAFETY: no move has requests, the probe is done, and the keys were destroyed above.
+        unsafe { shared.worker.renew()? };
         let event_fd = take_event_fd(&mut shared.worker)?;
         // The old one's copy would stay in the epoll with what it refers to.
         let _ = epoll::delete(&self.events, &shared.event_fd);
         shared.event_fd = event_fd;
-        let flags = match shared.lookers {
-            0 => epoll::EventFlags::IN,
-            _ => epoll::EventFlags::empty(),
-        };
-        epoll::add(&self.events, &shared.event_fd, EVENT, flags)
-            .map_err(Error::os("waiting for UCX's descriptor"))?;
+        shared.is_heard = shared.lookers == 0;
+        epoll::add(
+            &self.events,
+            &shared.event_fd,
+            EVENT,
+            flags(shared.is_heard),
+        )
+        .map_err(Error::os("waiting for UCX's descriptor"))?;
         shared.generation = next;
         shared.endpoint = Endpoint::Awaited;
         shared.moved_at = Instant::now();
+        shared.follows_at = Some(shared.moved_at + FOLLOW_INTERVAL);
         self.arm(shared)?;
         Ok((next, shared.worker.address()?))
     }

@@ -1,4 +1,5 @@
 use super::*;
+use std::sync::atomic::AtomicBool;
 
 fn settings() -> Settings {
     Settings {
@@ -92,6 +93,63 @@ fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
     });
     assert!(error.is_timeout(), "{error}");
     assert!(start.elapsed() >= Duration::from_secs(1));
+    data.remove_key(key);
+    still.data.unregister(&made);
+}
+
+/// What UCX says of a write whose endpoint was closed is that it is done.
+#[test]
+fn writes_that_the_end_of_the_link_cuts_off_fail() {
+    let test = "writes_that_the_end_of_the_link_cuts_off_fail";
+    let Some([still, moving]) = sides(test, Duration::from_secs(60)) else {
+        return;
+    };
+    let mut there = vec![7u8; 1 << 20];
+    // SAFETY: the memory outlives the worker's use of it.
+    let made = unsafe {
+        still
+            .data
+            .register(there.as_mut_ptr(), there.len(), true)
+            .unwrap()
+    };
+    let data = &moving.data;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(|| look_after([&still.data, data], &is_over));
+        let is_connected = |shared: &Shared| shared.is_usable() && shared.proven_by.is_none();
+        while !is_connected(&data.shared()) {
+            std::thread::yield_now();
+        }
+        is_over.store(true, Ordering::Release);
+        looks.join().unwrap().unwrap();
+    });
+    let key = data.add_key(&made.key).unwrap();
+    let piece = Piece {
+        local: moving.keep.as_ptr().cast_mut(),
+        len: moving.keep.len(),
+        remote: made.address,
+    };
+    std::thread::scope(|scope| {
+        let ends = scope.spawn(move || {
+            while data.shared().moves == 0 {
+                std::thread::yield_now();
+            }
+            data.close();
+            // Nobody works for the worker when memory is unmapped.
+            assert_eq!(data.shared().moves, 0);
+        });
+        // The other side's worker is looked after no more, so this cannot be there.
+        // SAFETY: the bytes are here until it returns.
+        let moved = unsafe { data.move_pieces(Direction::Put, key, &[piece], &|| ()) };
+        assert!(moved.is_err());
+        ends.join().unwrap();
+        // SAFETY: as above.
+        let moved = unsafe { data.move_pieces(Direction::Put, key, &[piece], &|| ()) };
+        assert!(moved.unwrap_err().to_string().contains("is closed"));
+    });
+    assert!(!data.shared().may_progress() && !data.shared().needs_care());
+    let upkeep = data.look_after().unwrap();
+    assert!(upkeep.address.is_none() && upkeep.wake_at.is_none());
     data.remove_key(key);
     still.data.unregister(&made);
 }

@@ -206,11 +206,20 @@ impl Session {
     }
 
     /// Says where this side's data endpoint is.
+    ///
+    /// # Errors
+    /// The link has ended, or the other side has confirmed none for too long.
     pub(super) fn say_address(&self, (generation, address): (u32, Vec<u8>)) -> Result<()> {
         self.say(&Message::Address {
             generation,
             address: &address,
-        })
+        })?;
+        match self.state().outbox.has_too_many_addresses() {
+            true => Err(Error::Protocol(
+                "it replaces data endpoints and confirms none",
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Sends a question: `message` makes it from its number.
@@ -360,6 +369,8 @@ impl Session {
         for question in questions.into_values() {
             question.answer(Err(why.clone()));
         }
+        self.changed.notify_all();
+        // Nothing comes from the other side any more, so its memory here can be unmapped.
         if let Some(data) = &self.data {
             data.close();
         }
@@ -370,7 +381,6 @@ impl Session {
             self.stop_staging(&stager);
         }
         drop(channel);
-        self.changed.notify_all();
         self.wake();
     }
 

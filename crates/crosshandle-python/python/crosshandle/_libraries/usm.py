@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _crosshandle as _rust
 from .._crosshandle import Array, Context, Device, MemoryHandle
-from .._errors import Error, InvalidArgument, Unsupported, WrongDevice
+from .._errors import Error, ExporterGone, InvalidArgument, OutOfMemory, Unsupported, WrongDevice
 from .._paths import ur_adapter
 from .._sharing import _context_of, default_context
 
@@ -24,8 +24,19 @@ _VERSION = 1
 _HANDLE_SIZE = 104
 # Results of the functions, as Unified Runtime numbers them.
 _SUCCESS = 0
-_INVALID_DEVICE = 19
 _INVALID_MEM_OBJECT = 11
+_ERRORS: dict[int, type[Error]] = {
+    # Invalid device.
+    19: WrongDevice,
+    # Out of host memory, out of device memory, out of resources.
+    38: OutOfMemory,
+    39: OutOfMemory,
+    40: OutOfMemory,
+    # Unsupported feature.
+    44: Unsupported,
+    # In event list exec status: a process has ended.
+    68: ExporterGone,
+}
 
 
 class _Functions(ctypes.Structure):
@@ -61,7 +72,7 @@ class _Adapter:
         text = self._functions.error().decode(errors="replace")
         if result == _INVALID_MEM_OBJECT:
             raise _Unknown(text)
-        raise (WrongDevice if result == _INVALID_DEVICE else InvalidArgument)(text)
+        raise _ERRORS.get(result, InvalidArgument)(text)
 
     def handle(self, address: int) -> tuple[bytes, int]:
         """The handle of the allocation that an address is in, and how many bytes inside it is."""
@@ -86,12 +97,13 @@ _lock = threading.Lock()
 _adapters: dict[str, _Adapter] = {}
 
 
-def adapters() -> list[_Adapter]:
-    """The adapters of this package that this process has loaded. Loads none."""
+def adapters(again: bool = False) -> list[_Adapter]:
+    """The adapters of this package that this process has loaded: those that were found, `again` also later ones. Loads
+    none."""
     with _lock:
-        if not _adapters:
+        if again or not _adapters:
             for path in _mapped():
-                adapter = _adapter_at(path)
+                adapter = _adapters.get(path) or _adapter_at(path)
                 if adapter is not None:
                     _adapters[path] = adapter
         return list(_adapters.values())
@@ -121,14 +133,20 @@ def _adapter_at(path: str) -> _Adapter | None:
     return _Adapter(found.contents) if found else None
 
 
-def _needed() -> list[_Adapter]:
-    found = adapters()
-    if not found:
+def _tried() -> Iterator[_Adapter]:
+    """Each adapter once: those that were loaded later only if none of the others knows the pointer."""
+    known = adapters()
+    yield from known
+    yield from (adapter for adapter in adapters(again=True) if adapter not in known)
+
+
+def _needed() -> Iterator[_Adapter]:
+    if not adapters():
         raise Unsupported(
             "the SYCL runtime of dpctl has loaded no Unified Runtime adapter of this package, and takes memory of no other: "
             f"start the program with {_setting()}"
         )
-    return found
+    return _tried()
 
 
 def _setting() -> str:
@@ -137,6 +155,10 @@ def _setting() -> str:
     except FileNotFoundError:
         path = "libur_adapter_crosshandle_host.so"
     return f"UR_ADAPTERS_FORCE_LOAD={path} and CROSSHANDLE_UR_BACKEND=opencl"
+
+
+# What is open, by identity. Without a lock, which a drop beneath it would wait for.
+_opened: dict[int, weakref.ref[_Opened]] = {}
 
 
 class _Opened:
@@ -159,13 +181,11 @@ class _Opened:
         }
         _opened[id(self)] = weakref.ref(self)
 
-    def __del__(self) -> None:
+    # Bound here: the module's names may be gone before the last object.
+    def __del__(self, _opened: dict[int, weakref.ref[_Opened]] = _opened) -> None:
         _opened.pop(id(self), None)
         self._adapter.close(self._context, self.address)
 
-
-# What is open, by identity. Without a lock, which a drop beneath it would wait for.
-_opened: dict[int, weakref.ref[_Opened]] = {}
 
 # A queue of each device that a handle's memory was opened on, what the adapter calls it by, and the adapter.
 _places: dict[tuple[str, str], tuple[Any, Any, _Adapter]] = {}
@@ -208,7 +228,11 @@ def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int
     known = _places.get(key)
     if known is not None:
         queue, beside, adapter = known
-        return queue, adapter, adapter.open(beside._pointer, data)
+        try:
+            return queue, adapter, adapter.open(beside._pointer, data)
+        except _Unknown:
+            # Its context has gone.
+            del _places[key]
     refused: Error | None = None
     for queue in _queues():
         try:
@@ -273,18 +297,19 @@ def _adopt_one(one: _rust.Foreign, made: dict[bytes, Array]) -> tuple[Context, A
         if opened is not None and 0 <= one.address - opened.first < opened.nbytes:
             return default_context(), _rust.laid_over(opened.array, one, one.address - opened.address)
     refused: Exception | None = None
-    for adapter in adapters():
+    for adapter in _tried():
         try:
             handle, inside = adapter.handle(one.address)
+            parsed = MemoryHandle(handle)
+            context = _context_of(parsed.backend, parsed.device_uuid)
+            if handle not in made:
+                made[handle] = context.open_memory(parsed).array()
         except _Unknown:
             continue
         except Error as error:
+            # A copy may do.
             refused = error
             continue
-        parsed = MemoryHandle(handle)
-        context = _context_of(parsed.backend, parsed.device_uuid)
-        if handle not in made:
-            made[handle] = context.open_memory(parsed).array()
         return context, _rust.laid_over(made[handle], one, inside)
     # The driver's own allocation may be known without an adapter.
     for device in Device.all():

@@ -185,6 +185,12 @@ impl Event {
         &self.core
     }
 
+    /// Returns whether both are clones of one event. Events that were opened from one handle may be the same for
+    /// other processes, and are not for this.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+    }
+
     /// Gives the event a name, which tools and errors of all processes that share it show: at most
     /// 32 bytes of UTF-8, the rest is cut off. Only the process that created the event can name it;
     /// otherwise this does nothing.

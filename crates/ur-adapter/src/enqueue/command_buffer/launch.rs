@@ -143,7 +143,8 @@ entry_points! {
         buffer.append(command, Some(launch), appended)
     }
 
-    /// Updates all commands, or none.
+    /// Updates all commands, or none; only a driver's refusal can leave some updated, in command buffers with events
+    /// inside.
     pub(super) fn update(
         buffer: Handle<CommandBuffer>,
         updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,

@@ -337,7 +337,8 @@ entry_points! {
         }
     }
 
-    /// The runs of a command buffer come one after the other, in whatever queues they are.
+    /// The runs of a command buffer come one after the other, in whatever queues they are; only those that a queue
+    /// captures are ordered as the capture says.
     pub(crate) fn enqueue(
         queue: Handle<Queue>,
         buffer: Handle<CommandBuffer>,
@@ -348,6 +349,12 @@ entry_points! {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
                 "this queue is on another device than the command buffer",
+            ));
+        }
+        if !Arc::ptr_eq(queue.context().state(), buffer.context.state()) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
+                "this queue is one of another context than the command buffer",
             ));
         }
         let mut submission = Submission::new(queue, waits, event)?;

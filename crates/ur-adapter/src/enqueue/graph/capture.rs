@@ -79,7 +79,8 @@ struct Member {
     slot: Weak<CaptureSlot>,
     /// The latest node that all later ones of the queue come after.
     barrier: Option<u32>,
-    /// The nodes since then.
+    /// The other nodes that no later one of the queue comes after by itself. A barrier that waits for some events
+    /// alone leaves those before it here.
     since: Vec<u32>,
 }
 
@@ -132,55 +133,48 @@ impl Capture {
     /// Ends the capture of a queue, and returns the graph and whether the program made it.
     ///
     /// # Errors
-    /// `COMMAND_LIST_NOT_CAPTURING`, `INVALID_OPERATION` for a queue that is not the origin,
-    /// `GRAPH_CAPTURE_INVALIDATED`, `GRAPH_UNJOINED_FORKS`. The capture is over after the last two.
+    /// `COMMAND_LIST_NOT_CAPTURING`, also if another thread ends the capture; `INVALID_OPERATION` for a queue that is
+    /// not the origin; `GRAPH_CAPTURE_INVALIDATED`, `GRAPH_UNJOINED_FORKS`, after which the capture is over.
     pub(super) fn end(queue: &Queue) -> Result<(Ref<Graph>, bool)> {
         let slot = queue.capture_slot();
-        let capture = slot.capture().ok_or_else(|| {
-            Failure::new(
-                ur_result_t::UR_RESULT_ERROR_COMMAND_LIST_NOT_CAPTURING,
-                "this queue captures no graph",
-            )
-        })?;
+        let capture = slot.capture().ok_or_else(not_capturing)?;
         if !capture.is_origin(slot) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
                 "the capture began in another queue, and ends there",
             ));
         }
-        let recorded = capture
-            .close()
-            .inspect_err(|_| capture.graph.invalidate())?;
+        let closed = capture.close().ok_or_else(not_capturing)?;
+        let recorded = closed.inspect_err(|_| capture.graph.invalidate())?;
         capture.graph.fill(recorded);
         Ok((capture.graph.clone(), capture.is_programs))
     }
 
-    /// Ends the capture, lets all queues leave it, and returns what was recorded.
-    fn close(self: &Arc<Self>) -> Result<Recorded> {
+    /// Ends the capture, lets all queues leave it, and returns what was recorded; `None` if somebody else ends it.
+    fn close(self: &Arc<Self>) -> Option<Result<Recorded>> {
         let (recorded, is_invalidated, members) = {
             let mut state = self.state.lock();
-            let members = mem::take(&mut state.members);
-            (state.recorded.take(), state.is_invalidated, members)
+            let recorded = state.recorded.take()?;
+            (
+                recorded,
+                state.is_invalidated,
+                mem::take(&mut state.members),
+            )
         };
         for slot in members.iter().filter_map(|member| member.slot.upgrade()) {
             slot.leave(self);
         }
-        let recorded = recorded.filter(|_| !is_invalidated);
-        let recorded = recorded.ok_or_else(invalidated)?;
-        if !recorded.is_joined() {
-            return Err(Failure::new(
-                ur_result_t::UR_RESULT_ERROR_GRAPH_UNJOINED_FORKS,
-                "another queue recorded commands that none of the queue in which the capture began comes \
-                 after",
-            ));
-        }
-        Ok(recorded)
+        Some(match is_invalidated {
+            true => Err(invalidated()),
+            false => recorded.joined(),
+        })
     }
 
     /// Ends the capture of an origin that is gone.
     pub(super) fn abandon(self: &Arc<Self>) {
-        self.graph.invalidate();
-        drop(self.close());
+        if self.close().is_some() {
+            self.graph.invalidate();
+        }
     }
 
     /// Returns whether the capture began in this queue.
@@ -287,7 +281,9 @@ impl Capture {
     /// the last one's node.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_INVALIDATED`; `GRAPH_CAPTURE_UNSUPPORTED` for a command that no graph records.
+    /// `GRAPH_CAPTURE_INVALIDATED`; `GRAPH_CAPTURE_UNSUPPORTED` for a command that no graph records,
+    /// `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile, `INVALID_ARGUMENT` for no
+    /// commands: these invalidate the capture, since nobody knows what of the commands it has.
     pub(crate) fn record(
         self: &Arc<Self>,
         queue: &Queue,
@@ -299,13 +295,15 @@ impl Capture {
         let mut after: Vec<u32> = after.map(|node| node.index).collect();
         let state = &mut *self.state.lock();
         state.recorded()?;
-        let member = state.member(queue.capture_slot(), self)?;
-        let mut index = 0;
-        for command in commands {
-            let added = state.add(member, kind, command, after, order, queue.is_in_order());
-            index = added.inspect_err(|_| state.is_invalidated = true)?;
-            after = vec![index];
-        }
+        let recorded = state.member(queue.capture_slot(), self).and_then(|member| {
+            let mut last = None;
+            for command in commands {
+                let after = mem::take(&mut after).into_iter().chain(last).collect();
+                last = Some(state.add(member, kind, command, after, order, queue.is_in_order())?);
+            }
+            last.ok_or_else(|| Failure::argument("there are no commands to record"))
+        });
+        let index = recorded.inspect_err(|_| state.is_invalidated = true)?;
         Ok(CapturedNode {
             capture: Arc::downgrade(self),
             index,
@@ -381,9 +379,12 @@ impl State {
             queue: member as u32,
             after,
         });
+        if is_in_order || order.after_earlier {
+            // What comes after this command comes after those.
+            queue.since.clear();
+        }
         if is_in_order || order.before_later {
             queue.barrier = Some(index);
-            queue.since.clear();
         } else {
             queue.since.push(index);
         }
@@ -392,6 +393,21 @@ impl State {
 }
 
 impl Recorded {
+    /// Returns the graph, if it is one.
+    ///
+    /// # Errors
+    /// `GRAPH_UNJOINED_FORKS`.
+    fn joined(self) -> Result<Self> {
+        match self.is_joined() {
+            true => Ok(self),
+            false => Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_GRAPH_UNJOINED_FORKS,
+                "another queue recorded commands that none of the queue in which the capture began comes \
+                 after",
+            )),
+        }
+    }
+
     /// Returns whether some node of the origin comes after each node of another queue.
     fn is_joined(&self) -> bool {
         let mut is_joined: Vec<bool> = self.nodes.iter().map(|node| node.queue == 0).collect();
@@ -405,6 +421,13 @@ impl Recorded {
         }
         is_joined.into_iter().all(|is_joined| is_joined)
     }
+}
+
+fn not_capturing() -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_COMMAND_LIST_NOT_CAPTURING,
+        "this queue captures no graph",
+    )
 }
 
 fn invalidated() -> Failure {

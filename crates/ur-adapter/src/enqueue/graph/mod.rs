@@ -21,6 +21,7 @@ use crate::context::Context;
 use capture::{Capture, Recorded};
 use executable::Executable;
 use std::ffi::{OsStr, c_void};
+use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -55,8 +56,8 @@ struct Callback {
     data: *mut c_void,
 }
 
-// SAFETY: the data is only passed to the function, in the thread that destroys the graph, as the caller of
-// `urGraphSetDestructionCallbackExp` expects.
+// SAFETY: the data is only passed to the function, in the thread that destroys the graph or ends the capture that
+// fails to fill it, as the caller of `urGraphSetDestructionCallbackExp` expects.
 unsafe impl Send for Callback {}
 
 impl Object for Graph {
@@ -154,10 +155,24 @@ impl Graph {
         if let Some(capture) = capture {
             drop(capture.refuse("the graph that this capture would fill is destroyed"));
         }
-        for Callback { function, data } in std::mem::take(&mut *self.callbacks.lock()) {
-            // SAFETY: the program had them called once, in this thread. No lock is held.
-            unsafe { function(data) };
-        }
+        let callbacks = mem::take(&mut *self.callbacks.lock());
+        call_back(callbacks);
+    }
+}
+
+impl Drop for Graph {
+    /// Calls what nobody could have called: a graph that a failed capture made is never destroyed by the
+    /// program, and a function may have set another one.
+    fn drop(&mut self) {
+        call_back(mem::take(self.callbacks.get_mut()));
+    }
+}
+
+/// Calls the program's functions. No lock is held.
+fn call_back(callbacks: Vec<Callback>) {
+    for Callback { function, data } in callbacks {
+        // SAFETY: the program had it called once, when the graph is destroyed.
+        unsafe { function(data) };
     }
 }
 

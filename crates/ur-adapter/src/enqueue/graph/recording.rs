@@ -34,9 +34,18 @@ impl Recording {
         note(&mut self.uses, buffer);
     }
 
-    /// Lets every run come after signals of events.
+    /// Lets every run come after signals of events: of each event the latest alone, which comes after the others.
     pub(crate) fn wait_for(&mut self, waits: impl IntoIterator<Item = (Event, u64)>) {
-        self.waits.extend(waits);
+        for (event, value) in waits {
+            match self
+                .waits
+                .iter_mut()
+                .find(|(known, _)| known.is_same(&event))
+            {
+                Some((_, latest)) => *latest = value.max(*latest),
+                None => self.waits.push((event, value)),
+            }
+        }
     }
 
     /// Records a command.
@@ -62,7 +71,8 @@ fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
 }
 
 /// A recording that runs any number of times. The runs come one after the other, in whatever queues they
-/// are: they use the same memory.
+/// are: they use the same memory. Runs that are recorded in a capture are nodes there, which only the
+/// capture orders.
 pub(crate) struct Run {
     executable: ExecutableGraph,
     uses: Lock<Vec<Arc<RecordedUse>>>,
@@ -85,7 +95,8 @@ impl Run {
 
     /// Tells the buffers where a run is submitted to.
     pub(crate) fn note_uses(&self, submission: &Submission<'_>) {
-        for buffer in self.uses.lock().clone() {
+        let uses = self.uses.lock().clone();
+        for buffer in uses {
             buffer.by(submission);
         }
     }
@@ -110,5 +121,26 @@ impl Run {
             command = command.after(last);
         }
         submission.submit_and_keep(kind, command, &mut last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scene;
+    use crosshandle::EventOptions;
+
+    #[test]
+    fn of_each_event_the_latest_signal_is_waited_for() {
+        let scene = Scene::new();
+        let context = scene.context().first().1;
+        let create = || context.create_event_with(EventOptions::new().shareable(false));
+        let (one, other) = (create().expect("an event"), create().expect("an event"));
+        let mut recording = Recording::new(context);
+        let waits = [(&one, 1), (&other, 1), (&one, 3), (&one, 2)];
+        recording.wait_for(waits.map(|(event, value)| (event.clone(), value)));
+        let values: Vec<u64> = recording.waits.iter().map(|(_, value)| *value).collect();
+        assert_eq!(values, [3, 1]);
+        assert!(recording.waits[0].0.is_same(&one) && recording.waits[1].0.is_same(&other));
     }
 }

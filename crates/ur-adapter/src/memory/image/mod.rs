@@ -13,11 +13,12 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::object::{Handle, Ref};
 use crate::abi::query::Query;
-use crate::context::Context;
+use crate::context::{Context, ContextState};
 use crate::enqueue::image::PartLayout;
 use crate::queue::destination::Destination;
 use crosshandle::{Command, Error, ImageDescription, ImageKind, ImagePart};
 use std::ffi::c_void;
+use std::ptr;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{
     ur_image_desc_t, ur_image_format_t, ur_image_info_t, ur_mem_flags_t, ur_mem_handle_t,
@@ -30,8 +31,13 @@ pub(crate) struct Image {
     inner: Arc<crosshandle::Image>,
 }
 
-/// The images of which native handles were given.
-static GIVEN: Lock<Vec<Weak<crosshandle::Image>>> = Lock::new(Vec::new());
+/// An image of which a native handle was given.
+struct Given {
+    image: Weak<crosshandle::Image>,
+    context: Weak<ContextState>,
+}
+
+static GIVEN: Lock<Vec<Given>> = Lock::new(Vec::new());
 
 impl Image {
     pub(super) fn context(&self) -> &Ref<Context> {
@@ -43,6 +49,11 @@ impl Image {
         &self.inner
     }
 
+    /// Returns whether both are one image of the library's.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     fn description(&self) -> &ImageDescription {
         self.inner.description()
     }
@@ -52,20 +63,20 @@ impl Image {
         self.description().bytes().unwrap_or(usize::MAX)
     }
 
-    /// Returns the image for a kernel.
+    /// Returns the image for a command.
     ///
     /// # Errors
     /// `INVALID_MEM_OBJECT` for an image of another context, or on another device.
-    pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<crosshandle::Image> {
+    pub(crate) fn for_command(&self, destination: &dyn Destination) -> Result<&crosshandle::Image> {
         let (own, _) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a kernel takes images of its queue's context, on its first device",
+                "a command takes images of its queue's context, on its first device",
             ));
         }
-        Ok(crosshandle::Image::clone(&self.inner))
+        Ok(&self.inner)
     }
 
     /// Answers a query. Dimensions that the image does not have are 0, as in OpenCL.
@@ -106,10 +117,11 @@ impl Image {
     /// Returns the native handle, the driver's own image, good for as long as some object has it.
     pub(super) fn native_handle(&self) -> ur_native_handle_t {
         let mut given = GIVEN.lock();
-        given.retain(|image| image.strong_count() > 0);
+        given.retain(|given| given.image.strong_count() > 0);
         let image = Arc::downgrade(&self.inner);
-        if !given.iter().any(|known| known.ptr_eq(&image)) {
-            given.push(image);
+        if !given.iter().any(|known| known.image.ptr_eq(&image)) {
+            let context = Arc::downgrade(self.context.state());
+            given.push(Given { image, context });
         }
         self.inner.native().raw()
     }
@@ -138,7 +150,8 @@ impl Image {
             let place = PartLayout::new(&image, &part, desc.rowPitch, desc.slicePitch);
             let wrong = "these pitches are less than the image's rows or slices";
             let place = place.map_err(|_| format::wrong_description(wrong))?;
-            // SAFETY: as promised to this function; the queue is done when this returns.
+            // SAFETY: as promised to this function; a command that was submitted is done when `finish` returns,
+            // also if it has failed.
             let memory = unsafe { place.in_user_memory(pointer) }?;
             let queue = inner.create_queue()?;
             queue.submit(Command::write_image(
@@ -182,7 +195,7 @@ entry_points! {
     }
 
     /// Takes native handles that this adapter has given alone: of another image the library would not know when
-    /// it ends.
+    /// it ends. The image stays one of its context.
     pub(super) fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -192,11 +205,20 @@ entry_points! {
         created: Out<ur_mem_handle_t>,
     ) {
         let description = format::description(format, desc, false)?;
-        let alive: Vec<_> = GIVEN.lock().iter().filter_map(Weak::upgrade).collect();
-        let found = alive.into_iter().find(|image| image.native().raw() == native);
-        let inner = found.ok_or_else(|| {
+        // None of these may end beneath the lock.
+        let alive = |given: &Given| Some((given.image.upgrade()?, given.context.clone()));
+        let alive: Vec<_> = GIVEN.lock().iter().filter_map(alive).collect();
+        let mut alive = alive.into_iter();
+        let found = alive.find(|(image, _)| image.native().raw() == native);
+        let (inner, maker) = found.ok_or_else(|| {
             Failure::argument("this native handle is not one of a living image of this adapter")
         })?;
+        if !ptr::eq(maker.as_ptr(), &**context.state()) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT,
+                "this native handle is one of another context's image",
+            ));
+        }
         if *inner.description() != description {
             return Err(format::wrong_description("the image is not what this describes"));
         }

@@ -132,7 +132,7 @@ impl<'a> Argument<'a> {
         Ok(
             match &**unsafe { Shared::<MemoryObject>::from_handle(handle) }? {
                 MemoryObject::Buffer(buffer) => Self::Memory(buffer.for_kernel(destination)?),
-                MemoryObject::Image(image) => Self::Image(image.for_kernel(destination)?),
+                MemoryObject::Image(image) => Self::Image(image.for_command(destination)?.clone()),
             },
         )
     }

@@ -58,6 +58,7 @@ fn copied_by(work: &Work) -> u64 {
     match work {
         Work::Copy { len, .. } => *len as u64,
         Work::CopyRect(copy) => copy.region.bytes() as u64,
+        Work::CopyImage(copy) => copy.bytes as u64,
         _ => 0,
     }
 }
@@ -141,7 +142,7 @@ impl ExecutableGraph {
                     "this node runs a whole graph, which no other command can replace".into(),
                 ));
             }
-            let new = Recorded::new(command.submission, Arc::clone(&old.after))?;
+            let new = Recorded::new(&self.core, command.submission, Arc::clone(&old.after))?;
             changed.push((index, new.prepare(&self.core)?));
         }
         Ok(Replaced {

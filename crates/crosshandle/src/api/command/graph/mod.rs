@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// submit [`ExecutableGraph::command`]: one submission, however many commands there are. That command waits
 /// for events and signals one as any other does, across processes too; the nodes inside do neither.
 ///
-/// A graph keeps the memory, kernels and programs of its commands, and so do the executable graphs that are
+/// A graph keeps the memory, images, kernels and programs of its commands, and so do the executable graphs that are
 /// made of it.
 ///
 /// ```
@@ -63,9 +63,16 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Takes a command that comes after some nodes.
-    fn new(submission: Submission, after: Arc<[u32]>) -> Result<Self> {
+    /// Takes a command that comes after some nodes of a graph of a context.
+    fn new(core: &ContextCore, submission: Submission, after: Arc<[u32]>) -> Result<Self> {
         check_events(&submission)?;
+        if let Work::CopyImage(copy) = &submission.work
+            && !Arc::ptr_eq(&copy.counter, core.exporter().copied())
+        {
+            return Err(Error::invalid(
+                "this image was made in another context; a graph copies pixels of its own context's",
+            ));
+        }
         Ok(Self {
             work: Arc::new(RecordedWork::new(submission.work)?),
             after,
@@ -110,8 +117,8 @@ impl Graph {
     /// all of them are, and takes no [update](ExecutableGraph::update).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a node of another graph, a graph of another context, or more than
-    /// 4,294,967,295 nodes; [`Error::Unsupported`] for a command that waits for or signals an event, or
+    /// [`Error::InvalidArgument`] for a node of another graph, a graph or an image of another context, or more
+    /// than 4,294,967,295 nodes; [`Error::Unsupported`] for a command that waits for or signals an event, or
     /// calls a function.
     pub fn add(&mut self, command: Command, after: &[Node]) -> Result<Node> {
         let mut before: SmallVec<[u32; 8]> = match command.submission.after_earlier {
@@ -131,8 +138,11 @@ impl Graph {
             }
             _ => {
                 index_after(self.nodes.len(), 1)?;
-                self.nodes
-                    .push(Recorded::new(command.submission, before.as_slice().into())?);
+                self.nodes.push(Recorded::new(
+                    &self.core,
+                    command.submission,
+                    before.as_slice().into(),
+                )?);
             }
         }
         let index = self.nodes.len() as u32 - 1;
@@ -175,7 +185,7 @@ impl Graph {
             0 => before.into(),
             _ => ends.map(|(index, _)| index).collect(),
         };
-        let mut end = Recorded::new(Submission::new(Work::Marker), after)?;
+        let mut end = Recorded::new(&self.core, Submission::new(Work::Marker), after)?;
         end.ends_graph = true;
         self.nodes.push(end);
         Ok(())

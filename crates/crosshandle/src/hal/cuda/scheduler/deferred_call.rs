@@ -85,7 +85,7 @@ pub(super) struct DeferredCalls {
     /// The time since which calls must be made before streams wait again.
     pressed: Option<Instant>,
     /// The number of submitters that keep quiet calls from beginning: see
-    /// [`HoldOff`](super::HoldOff).
+    /// [`HoldOff`](super::admission::HoldOff).
     pub(super) hold_offs: usize,
 }
 

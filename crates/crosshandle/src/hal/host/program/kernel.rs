@@ -5,14 +5,18 @@ use crate::error::{Error, Result};
 use crate::hal::LoadedKernel;
 use crate::sync::Mutex;
 use crate::types::{ArgumentKind, KernelArguments, KernelProperties, number};
-use opencl_cpu::{Argument, Kernel};
+use opencl_cpu::{Argument, Kernel, Parameter};
+use std::sync::OnceLock;
 
 /// A kernel of the runtime.
 pub(super) struct HostKernel {
     kernel: Kernel,
     properties: KernelProperties,
-    /// The kinds and lengths of the arguments that the runtime took last: it need not be asked again.
+    /// The kinds and lengths of the arguments that the runtime took last: of the same ones without images and
+    /// samplers it need not be asked again.
     accepted: Mutex<Vec<(ArgumentKind, usize)>>,
+    /// What the parameters take, once the runtime was asked.
+    parameters: OnceLock<Vec<Parameter>>,
 }
 
 impl HostKernel {
@@ -38,12 +42,47 @@ impl HostKernel {
             kernel,
             properties,
             accepted: Mutex::default(),
+            parameters: OnceLock::new(),
         }
     }
 
     /// Returns the runtime's kernel.
     pub(super) fn inner(&self) -> &Kernel {
         &self.kernel
+    }
+
+    /// Refuses an address, a value or shared memory for an image or a sampler, and the other way round: the
+    /// runtime would follow it.
+    fn check_objects(&self, given: &KernelArguments) -> Result<()> {
+        let parameters = self.parameters.get_or_init(|| {
+            let indices = 0..self.kernel.info().parameters;
+            indices
+                .filter_map(|index| self.kernel.parameter(index))
+                .collect()
+        });
+        for (index, ((kind, _), parameter)) in given.kinds().zip(parameters).enumerate() {
+            let takes_object = matches!(parameter, Parameter::Image | Parameter::Sampler);
+            if (kind == ArgumentKind::Object) != takes_object {
+                return Err(Error::invalid(format!(
+                    "parameter {index} of kernel '{}' takes {}, but argument {index} is {}",
+                    self.kernel.info().name,
+                    match parameter {
+                        Parameter::Value => "a value",
+                        Parameter::Address => "an address",
+                        Parameter::Local => "shared memory",
+                        Parameter::Image => "an image",
+                        Parameter::Sampler => "a sampler",
+                    },
+                    match kind {
+                        ArgumentKind::Value => "a value",
+                        ArgumentKind::Address => "an address",
+                        ArgumentKind::Local => "shared memory",
+                        ArgumentKind::Object => "an image or a sampler",
+                    },
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -66,10 +105,13 @@ impl LoadedKernel for HostKernel {
     fn check_arguments(&self, given: &KernelArguments) -> Result<()> {
         // Of shared memory the length does not matter.
         let shape = |(kind, bytes): (ArgumentKind, &[u8])| (kind, bytes.len());
+        // Images and samplers look alike, but each parameter takes one of them.
+        let has_objects = given.kinds().any(|(kind, _)| kind == ArgumentKind::Object);
         let mut accepted = self.accepted.lock();
-        if given.kinds().map(shape).eq(accepted.iter().copied()) {
+        if !has_objects && given.kinds().map(shape).eq(accepted.iter().copied()) {
             return Ok(());
         }
+        self.check_objects(given)?;
         let checked = self.kernel.check_arguments(arguments(given));
         checked.map_err(|(index, failure)| match failure.is_wrong_argument() {
             true => Error::invalid(format!(
