@@ -205,6 +205,53 @@ def test_host_and_shared_memory_is_copied_if_asked() -> None:
         assert bytes(crosshandle.open(crosshandle.share(memory, copy=True))) == b"\3" * 10
 
 
+def test_read_only_arrays_are_not_mapped_writable() -> None:
+    array = crosshandle.alloc_empty(4, "uint8")
+    array.numpy()[:] = 5
+    opened = crosshandle.open(bytes(crosshandle.share(array)), writable=False)
+    with pytest.raises(crosshandle.Unsupported, match="lets its holder write"):
+        opened.dpctl()
+    assert crosshandle.open(bytes(crosshandle.share(array, read_only=True))).dpctl().tobytes() == b"\5" * 4
+
+
+def make_and_go(pipe: Any) -> None:
+    array = crosshandle.alloc_empty(4, "uint8")
+    array.numpy()[:] = 6
+    pipe.send(bytes(crosshandle.share(array)))
+    pipe.recv()
+
+
+def test_memory_whose_maker_has_gone_is_no_longer_attached(start: Start) -> None:
+    peer = start(make_and_go)
+    array = crosshandle.open(peer.receive())
+    peer.send("opened")
+    peer.end()
+    with pytest.raises(crosshandle.ExporterGone):
+        array.dpctl()
+    assert bytes(array) == b"\6" * 4
+
+
+def test_what_an_adapter_cannot_share_is_copied_if_asked() -> None:
+    memory = device_memory(b"adapter's")
+    with crosshandle.share(memory) as bundle:
+        opened = crosshandle.open(bytes(bundle))
+        view = opened.dpctl()
+    adapter, = usm.adapters()
+
+    class Refusing:
+        def handle(self, address: int) -> tuple[bytes, int]:
+            # A handle of a device that this package does not find.
+            handle, inside = adapter.handle(address)
+            return handle[:-1] + bytes([handle[-1] ^ 1]), inside
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(usm, "_tried", lambda: iter([Refusing()]))
+        with pytest.raises(ValueError, match="cannot be shared.*copy=True"):
+            crosshandle.share(memory)
+        assert bytes(crosshandle.open(crosshandle.share(memory, copy=True))) == b"adapter's"
+    assert view.tobytes() == b"adapter's"
+
+
 def test_the_adapter_refuses_bad_handles_and_unknown_pointers() -> None:
     memory = device_memory(b"beside")
     adapter, = usm.adapters()

@@ -43,28 +43,24 @@ impl Shared {
         if !self.is_alive() {
             return;
         }
-        self.give_up(why);
         // The first one at once.
         let pause = match self.failures {
             0 => Duration::ZERO,
             failures => REDIAL_INTERVAL.saturating_mul(1 << failures.min(10)),
         };
         self.failures = self.failures.saturating_add(1);
-        if let Some(outage) = &mut self.outage {
-            outage.replace_at += pause.min(MAX_REPLACE_PAUSE);
-        }
+        self.give_up(why, Instant::now() + pause.min(MAX_REPLACE_PAUSE));
     }
 
-    /// As [`fail`](Self::fail), for a reason that says nothing of the network.
-    fn give_up(&mut self, why: Error) {
+    /// Gives the endpoint up, for whatever reason.
+    fn give_up(&mut self, why: Error, replace_at: Instant) {
         self.endpoint = Endpoint::Failed;
         self.worker.close_endpoint();
-        let now = Instant::now();
-        let since = self.outage.as_ref().map_or(now, |outage| outage.since);
+        let since = self.outage.as_ref().map(|outage| outage.since);
         self.outage = Some(Outage {
-            since,
+            since: since.unwrap_or_else(Instant::now),
             why,
-            replace_at: now,
+            replace_at,
         });
     }
 
@@ -200,7 +196,10 @@ impl DataPath {
         }
         shared.look_at_probe(now);
         if shared.is_behind() && shared.is_alive() {
-            shared.give_up(Error::Protocol("the other side has replaced its endpoint"));
+            // It says nothing of the network, so it counts for no pause.
+            let follows_at = shared.follows_at.unwrap_or(now);
+            let why = Error::Protocol("the other side has replaced its endpoint");
+            shared.give_up(why, follows_at);
         }
         if let Some(outage) = &shared.outage
             && now.duration_since(outage.since) >= self.limits.outage

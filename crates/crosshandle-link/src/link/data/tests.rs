@@ -1,4 +1,5 @@
 use super::*;
+use crate::tuning::FOLLOW_INTERVAL;
 use std::sync::atomic::AtomicBool;
 
 fn settings() -> Settings {
@@ -229,6 +230,33 @@ fn endpoints_are_replaced_and_what_moves_arrives_once() {
     their.close();
     their.unregister(&made);
     assert_eq!(there.len(), 1 << 20);
+}
+
+/// The other side's endpoints do not fail; it only says that they do.
+#[test]
+fn a_side_that_replaces_over_and_over_is_followed_at_intervals() {
+    let test = "a_side_that_replaces_over_and_over_is_followed_at_intervals";
+    let Some([one, other]) = sides(test, Duration::from_secs(20)) else {
+        return;
+    };
+    let (_, address) = other.data.address().unwrap();
+    let started_at = Instant::now();
+    for generation in 2..=5 {
+        one.data.offer(generation, &address).unwrap();
+        loop {
+            let upkeep = one.data.look_after().unwrap();
+            if let Some((next, _)) = upkeep.address {
+                assert_eq!(next, generation);
+                break;
+            }
+            // The link's thread sleeps that long.
+            assert!(upkeep.wake_at.unwrap() > started_at);
+            std::thread::yield_now();
+        }
+    }
+    // The first one is followed at once.
+    assert!(started_at.elapsed() >= FOLLOW_INTERVAL * 3);
+    one.data.close();
 }
 
 #[test]
