@@ -406,7 +406,17 @@ mod tests {
     fn sleeper() -> std::process::Child {
         let mut command = Command::new("sleep");
         let command = command.arg("60").stdin(Stdio::null());
-        command.spawn().expect("a process")
+        let child = command.spawn().expect("a process");
+        // `exec` may still be under way: then nobody can look at the process.
+        let begin = std::time::Instant::now();
+        let has_begun = || {
+            let status = Status::of(child.id());
+            program(child.id()) == "sleep" && status.is_some_and(|status| status.image.is_some())
+        };
+        while !has_begun() && begin.elapsed() < std::time::Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        child
     }
 
     /// A claim of a driver's memory, of which the system knows nothing.
