@@ -4,6 +4,7 @@ use crate::contents::hash::{self, PieceHash};
 use crate::contents::{self, Work};
 use crate::error::Result;
 use crate::manifest::Manifest;
+use crate::placement::choose_agreed;
 use crate::source::{NamedRange, Source};
 use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
@@ -226,7 +227,7 @@ impl Loaded {
         let host = store.context_on("host")?;
         let listing = host.allocate(text.len())?;
         listing.write(0, &text)?;
-        let state = State::create(&host, data.as_ptr().addr(), &pieces)?;
+        let state = State::create(&host, choose_agreed(data.len()), &pieces)?;
         Ok(Self {
             store: store.clone(),
             manifest,

@@ -4,12 +4,26 @@ use crate::Hash;
 use crate::error::{Error, Result};
 use crate::tuning::UPDATE_PATIENCE;
 use crosshandle::{Context, VirtualRange};
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Addresses are reserved in multiples of this many bytes, which is enough for what every device maps.
 const RESERVED_UNIT: usize = 2 << 20;
+
+/// Addresses that readers agree on: those that neither the system nor a driver gives a process that asks for none.
+/// Programs are below or above them, libraries, heaps and stacks far above. CUDA reserves what is asked for here,
+/// also in a process with torch.
+const AGREED: Range<usize> = 0x1000_0000_0000..0x5000_0000_0000;
+
+/// Chooses the address that the readers of a model of `bytes` bytes agree on, so that hardly two models have the same.
+pub(crate) fn choose_agreed(bytes: usize) -> usize {
+    let random = RandomState::new().hash_one(bytes) as usize;
+    let places = AGREED.len().saturating_sub(bytes) / RESERVED_UNIT;
+    AGREED.start + random % places.max(1) * RESERVED_UNIT
+}
 
 /// Where a model is to lie in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,8 +81,8 @@ impl OpenOptions {
         self
     }
 
-    /// Maps the model where its loader had it: the same addresses in all processes that ask for this. It can
-    /// sleep.
+    /// Maps the model at addresses that its loader has chosen: the same in all processes that ask for this, and such
+    /// as hardly any process has something at. It can sleep.
     pub fn agreed_address(mut self) -> Self {
         self.place = Place::Agreed;
         self

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::load::{LoadTiming, allocate};
 use crate::manifest::Manifest;
 use crate::model::Parts;
+use crate::placement::choose_agreed;
 use crate::source::Source;
 use crate::state::{Moment, Phase, State, deadline_after};
 use crate::store::{DATA, MANIFEST, STATE, Store};
@@ -84,7 +85,7 @@ impl Loading {
         let listing = host.allocate(text.len())?;
         listing.write(0, &text)?;
         let pieces = hash::pieces(source.bytes);
-        let state = State::create_empty(&host, data.as_ptr().addr(), pieces)?;
+        let state = State::create_empty(&host, choose_agreed(data.len()), pieces)?;
         let event = event(&host)?;
         let moment = state.claim(&event, deadline_after(LOADER_PATIENCE))?;
         let loading = Self {

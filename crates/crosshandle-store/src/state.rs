@@ -180,7 +180,7 @@ impl State {
         &self.host.0
     }
 
-    /// Returns the address at which the loader had the data.
+    /// Returns the address that readers agree on.
     pub(crate) fn agreed_address(&self) -> Result<usize> {
         usize::try_from(self.word(ADDRESS_WORD)?).map_err(|_| senseless())
     }

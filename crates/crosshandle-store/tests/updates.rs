@@ -486,14 +486,17 @@ fn a_model_sleeps_and_wakes_at_the_addresses_that_all_have() {
     let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
     let loaded = load(&store, 1);
-    let agreed = loaded.memory().as_ptr().addr();
     let options = || HoldOptions::new().replaces(true);
     loaded.publish("model", options()).expect("published");
-    // Here they are taken: by the loader itself.
+    // Also in the loader, which has the model elsewhere.
     let wanted = OpenOptions::new().agreed_address();
+    let first = store.open_with("model", &wanted).expect("they are free");
+    let agreed = first.address().expect("it stays");
+    assert_ne!(agreed, loaded.memory().as_ptr().addr());
+    // Here they are taken now.
     let taken = store
         .open_with("model", &wanted)
-        .expect_err("the loader has them");
+        .expect_err("the first has them");
     assert!(
         matches!(taken, Error::AddressTaken { wanted } if wanted == agreed),
         "{taken}"
