@@ -20,7 +20,8 @@
 //! | `ipc` | handles that cross processes |
 //! | `program` | programs, and their kernels |
 //! | `enqueue` | commands, and what records them: command buffers and graphs |
-//! | `sampler` | samplers, which nothing uses |
+//! | `sampler` | samplers |
+//! | `bindless` | images that kernels reach by numbers |
 //! | `table` | all tables together, and how the loader gets them |
 //!
 //! # Rules
@@ -32,6 +33,7 @@
 //! What each UR call means is written in the Unified Runtime specification, and not repeated here.
 
 mod abi;
+mod bindless;
 mod context;
 mod discovery;
 mod enqueue;

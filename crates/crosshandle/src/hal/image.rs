@@ -2,7 +2,7 @@
 
 use super::Operand;
 use crate::error::Result;
-use crate::types::{Address, ImageDescription, Pitches, SamplerDescription, Sampling};
+use crate::types::{Address, ImageDescription, ImageFormat, Pitches, SamplerDescription, Sampling};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
@@ -26,6 +26,9 @@ pub(crate) trait Images {
 /// The maker of views of images: numbers by which kernels reach them. The object layer has checked sizes and
 /// [`Sampling::check`].
 pub(crate) trait Views {
+    /// Refuses pixels of which there are no images.
+    fn check_format(&self, format: ImageFormat) -> Result<()>;
+
     /// Makes an image of several levels, at most as many as it can have. Errors as for one level.
     fn create_levelled(
         &self,

@@ -9,7 +9,7 @@ mod host;
 pub(crate) mod image;
 pub(crate) mod kernel;
 mod order;
-mod submission;
+pub(crate) mod submission;
 pub(crate) mod usm;
 mod usm_2d;
 mod variable;

@@ -426,6 +426,26 @@ impl Context {
         LevelledImage::create(self.core(), description, levels)
     }
 
+    /// Refuses an image of so many levels that has no views, without making one.
+    ///
+    /// # Errors
+    /// As [`create_levelled_image`](Self::create_levelled_image); what only the driver knows is not asked for.
+    pub fn check_view(&self, description: &ImageDescription, levels: u32) -> Result<()> {
+        ImageView::check(self.core(), description, levels)
+    }
+
+    /// Refuses memory that cannot be viewed as an image, wherever it is.
+    ///
+    /// # Errors
+    /// As [`view_memory`](Self::view_memory).
+    pub fn check_memory_view(
+        &self,
+        description: &ImageDescription,
+        row_pitch: usize,
+    ) -> Result<()> {
+        ImageView::check_memory(self.core(), description, row_pitch)
+    }
+
     /// Makes a view through which kernels sample memory as an image of one or two dimensions, whose rows start
     /// every `row_pitch` bytes. The memory is kept as long as the view.
     ///

@@ -51,6 +51,29 @@ impl ImageView {
         Self { inner, _keep: None }
     }
 
+    pub(crate) fn check(
+        core: &ContextCore,
+        description: &ImageDescription,
+        levels: u32,
+    ) -> Result<()> {
+        let (views, limits) = views(core)?;
+        description.check(core.device().images()?)?;
+        if levels != 1 {
+            check_levels(description, levels, &limits)?;
+        }
+        views.check_format(description.format)
+    }
+
+    pub(crate) fn check_memory(
+        core: &ContextCore,
+        description: &ImageDescription,
+        row_pitch: usize,
+    ) -> Result<()> {
+        let (views, limits) = views(core)?;
+        check_rows(description, row_pitch, usize::MAX, &limits)?;
+        views.check_format(description.format)
+    }
+
     pub(crate) fn of_memory(
         core: &ContextCore,
         memory: &MemoryRange,

@@ -14,8 +14,8 @@ use crate::hal::{
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{BackendBlob, Import, Shared};
 use crate::types::{
-    Access, DeviceInfo, ImageDescription, ImageLimits, KernelLimits, MemoryKind, Ownership,
-    ProgramImage, ProgramOptions, QueueOrder, SamplerDescription, Sampling,
+    Access, DeviceInfo, ImageDescription, ImageFormat, ImageLimits, KernelLimits, MemoryKind,
+    Ownership, ProgramImage, ProgramOptions, QueueOrder, SamplerDescription, Sampling,
 };
 use std::sync::Arc;
 
@@ -198,6 +198,10 @@ impl Images for CudaContext {
 }
 
 impl Views for CudaContext {
+    fn check_format(&self, format: ImageFormat) -> Result<()> {
+        image::check_format(format)
+    }
+
     fn create_levelled(
         &self,
         description: &ImageDescription,

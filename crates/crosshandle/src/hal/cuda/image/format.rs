@@ -16,6 +16,11 @@ pub(super) fn pixel(format: ImageFormat) -> Result<Pixel> {
     })
 }
 
+/// Refuses pixels that the driver does not have.
+pub(crate) fn check_format(format: ImageFormat) -> Result<()> {
+    pixel(format).map(|_| ())
+}
+
 fn translate(format: ImageFormat) -> Option<Pixel> {
     let channels = match format.order {
         ChannelOrder::R => 1,

@@ -11,5 +11,6 @@ mod object;
 mod view;
 
 pub(super) use copy::{calls, copies};
+pub(super) use format::check_format;
 pub(super) use object::{create, create_levels, create_sampler};
 pub(super) use view::{sampled, unsampled};
