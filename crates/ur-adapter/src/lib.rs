@@ -16,12 +16,11 @@
 //! | `context` | contexts, and what they hold: allocations, pools, reserved addresses, handles' bytes |
 //! | `queue` | queues, and functions that queues call |
 //! | `event` | events and callbacks |
-//! | `memory` | unified shared memory (`usm`), buffers, physical and virtual memory |
+//! | `memory` | unified shared memory (`usm`), buffers, images, bindless images, physical and virtual memory |
 //! | `ipc` | handles that cross processes |
 //! | `program` | programs, and their kernels |
 //! | `enqueue` | commands, and what records them: command buffers and graphs |
 //! | `sampler` | samplers |
-//! | `bindless` | images that kernels reach by numbers |
 //! | `table` | all tables together, and how the loader gets them |
 //!
 //! # Rules
@@ -33,7 +32,6 @@
 //! What each UR call means is written in the Unified Runtime specification, and not repeated here.
 
 mod abi;
-mod bindless;
 mod context;
 mod discovery;
 mod enqueue;

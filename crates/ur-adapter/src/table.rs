@@ -6,9 +6,9 @@ use crate::abi::failure::Failure;
 use crate::abi::{object, unsupported};
 use crate::discovery::{adapter, device, platform};
 use crate::enqueue::{command_buffer, graph};
-use crate::memory::{object as memory_object, physical, usm, virtual_memory};
+use crate::memory::{bindless, object as memory_object, physical, usm, virtual_memory};
 use crate::program::kernel;
-use crate::{bindless, context, enqueue, event, ipc, program, queue, sampler};
+use crate::{context, enqueue, event, ipc, program, queue, sampler};
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
 
 /// All entry points. It is complete, or it would not compile.

@@ -2,6 +2,7 @@
 //! into its queue.
 
 mod allocation;
+pub(crate) mod bindless;
 pub(crate) mod buffer;
 pub(crate) mod command_buffer;
 pub(crate) mod graph;
@@ -9,7 +10,7 @@ mod host;
 pub(crate) mod image;
 pub(crate) mod kernel;
 mod order;
-pub(crate) mod submission;
+mod submission;
 pub(crate) mod usm;
 mod usm_2d;
 mod variable;

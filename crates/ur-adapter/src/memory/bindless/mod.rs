@@ -2,19 +2,20 @@
 //!
 //! - `image`: memory of images, their levels, and what they answer.
 //! - `view`: the numbers, sampled and unsampled.
-//! - `copy`: copies between images and memory.
 //! - `support`: what can be made.
 //! - `external`: memory and semaphores of other interfaces.
+//!
+//! Copies are commands, in `enqueue::bindless`.
 //!
 //! An image's number is the driver's own object. A view's number is what the driver's kernels take. Each number is
 //! looked up here before the driver sees it, so that one that is none, or is no more, is refused.
 
-mod copy;
 mod external;
-mod image;
+pub(crate) mod image;
 mod support;
 mod view;
 
+use crate::enqueue;
 use unified_runtime_sys::ur_bindless_images_exp_dditable_t;
 
 /// The table of bindless images.
@@ -25,7 +26,7 @@ pub(crate) const TABLE: ur_bindless_images_exp_dditable_t = ur_bindless_images_e
     pfnImageFreeExp: Some(image::free),
     pfnUnsampledImageCreateExp: Some(view::create_unsampled),
     pfnSampledImageCreateExp: Some(view::create_sampled),
-    pfnImageCopyExp: Some(copy::copy),
+    pfnImageCopyExp: Some(enqueue::bindless::copy),
     pfnImageGetInfoExp: Some(image::get_info),
     pfnGetImageMemoryHandleTypeSupportExp: Some(support::memory),
     pfnGetImageUnsampledHandleSupportExp: Some(support::unsampled),

@@ -23,7 +23,7 @@ const SIDES: usize = 6;
 /// # Errors
 /// `INVALID_IMAGE_FORMAT_DESCRIPTOR`, `UNSUPPORTED_IMAGE_FORMAT`; `UNSUPPORTED_FEATURE` for several samples, and
 /// for images to gather from.
-pub(super) fn describe(
+pub(crate) fn describe(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,
 ) -> Result<(ImageDescription, u32)> {

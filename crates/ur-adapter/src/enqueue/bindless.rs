@@ -3,11 +3,11 @@
 //! Unified Runtime counts bytes in the first dimension of such a copy, and pixels' rows, slices and layers in the
 //! others. What is image and what is memory the caller says; where either of them is, the driver knows.
 
-use super::image::describe;
+use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{In, InMut, MaybeOut, entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
-use crate::enqueue::submission::{Submission, WaitList};
+use crate::memory::bindless::image::describe;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crosshandle::{
@@ -259,7 +259,7 @@ unsafe fn command(
 }
 
 entry_points! {
-    pub(super) fn copy(
+    pub(crate) fn copy(
         queue: Handle<Queue>,
         from: *const c_void,
         to: *mut c_void,
