@@ -304,3 +304,99 @@ entry_points! {
         submission.submit(ur_command_t::UR_COMMAND_MEM_IMAGE_COPY, command, false)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::null;
+    use unified_runtime_sys::{
+        ur_image_channel_order_t as orders, ur_image_channel_type_t as channels,
+        ur_mem_type_t as kinds, ur_rect_region_t, ur_structure_type_t as types,
+    };
+
+    const FORMAT: ur_image_format_t = ur_image_format_t {
+        channelOrder: orders::UR_IMAGE_CHANNEL_ORDER_RGBA,
+        channelType: channels::UR_IMAGE_CHANNEL_TYPE_UNSIGNED_INT8,
+    };
+
+    fn desc(kind: kinds, [width, height, depth]: [usize; 3], row_pitch: usize) -> ur_image_desc_t {
+        ur_image_desc_t {
+            stype: types::UR_STRUCTURE_TYPE_IMAGE_DESC,
+            pNext: null(),
+            type_: kind,
+            width,
+            height,
+            depth,
+            arraySize: depth,
+            rowPitch: row_pitch,
+            slicePitch: 0,
+            numMipLevel: 0,
+            numSamples: 0,
+        }
+    }
+
+    fn rows(desc: &ur_image_desc_t, offset: [usize; 3], extent: [usize; 3]) -> Option<[usize; 4]> {
+        let rows = Rows::new(&FORMAT, desc, Bytes(offset), Bytes(extent)).ok()?;
+        Some([rows.start, rows.span, rows.pitches.row, rows.pitches.slice])
+    }
+
+    #[test]
+    fn bytes_count_in_the_first_dimension() {
+        let region = ur_exp_image_copy_region_t {
+            stype: types::UR_STRUCTURE_TYPE_EXP_IMAGE_COPY_REGION,
+            pNext: null(),
+            srcOffset: ur_rect_offset_t { x: 8, y: 1, z: 2 },
+            dstOffset: ur_rect_offset_t { x: 0, y: 0, z: 0 },
+            copyExtent: ur_rect_region_t {
+                width: 12,
+                height: 0,
+                depth: 0,
+            },
+        };
+        let extent = Bytes::of_extent(&region).unwrap();
+        assert_eq!(extent, Bytes([12, 1, 1]));
+        let offset = Bytes::of_offset(region.srcOffset).unwrap();
+        let (flat, _) = describe(&FORMAT, &desc(kinds::UR_MEM_TYPE_IMAGE2D, [9, 9, 0], 0)).unwrap();
+        let whole = part(&flat, offset, extent).unwrap();
+        assert_eq!((whole.origin, whole.extent), ([2, 1, 2], [3, 1, 1]));
+        let rows = desc(kinds::UR_MEM_TYPE_IMAGE1D_ARRAY, [9, 0, 5], 0);
+        let (rows, _) = describe(&FORMAT, &rows).unwrap();
+        let layers = part(&rows, offset, Bytes([12, 1, 3])).unwrap();
+        assert_eq!((layers.origin, layers.extent), ([2, 2, 0], [3, 3, 1]));
+        assert!(part(&flat, Bytes([6, 0, 0]), extent).is_err());
+        assert!(part(&flat, offset, Bytes([7, 1, 1])).is_err());
+        let none = ur_exp_image_copy_region_t {
+            copyExtent: ur_rect_region_t {
+                width: 0,
+                height: 1,
+                depth: 1,
+            },
+            ..region
+        };
+        assert!(Bytes::of_extent(&none).is_err());
+    }
+
+    #[test]
+    fn memory_has_rows_as_its_description_says() {
+        let flat = |pitch| desc(kinds::UR_MEM_TYPE_IMAGE2D, [10, 6, 0], pitch);
+        assert_eq!(rows(&flat(0), [0; 3], [40, 6, 1]), Some([0, 240, 40, 240]));
+        assert_eq!(
+            rows(&flat(64), [8, 2, 0], [16, 3, 1]),
+            Some([136, 144, 64, 384])
+        );
+        // Beyond a row, and beyond all memory.
+        assert_eq!(rows(&flat(64), [60, 0, 0], [8, 1, 1]), None);
+        assert_eq!(rows(&flat(64), [0, usize::MAX, 0], [8, 2, 1]), None);
+        assert_eq!(rows(&flat(8), [0; 3], [16, 2, 1]), None);
+        assert_eq!(rows(&flat(usize::MAX), [0; 3], [16, 2, 1]), None);
+        let deep = desc(kinds::UR_MEM_TYPE_IMAGE3D, [10, 6, 4], 0);
+        assert_eq!(rows(&deep, [4, 1, 2], [8, 2, 2]), Some([524, 288, 40, 240]));
+        // Slices that are not apart.
+        assert_eq!(rows(&deep, [0, 5, 0], [8, 2, 2]), None);
+        let layers = desc(kinds::UR_MEM_TYPE_IMAGE1D_ARRAY, [10, 0, 4], 0);
+        let found = Rows::new(&FORMAT, &layers, Bytes([0; 3]), Bytes([40, 1, 4])).unwrap();
+        let (image, _) = describe(&FORMAT, &layers).unwrap();
+        assert_eq!(found.pitches_beside(&image).row, 40);
+        assert_eq!(found.span, 160);
+    }
+}
