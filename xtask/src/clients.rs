@@ -26,7 +26,8 @@ const HEADERS: [&str; 7] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 16] = [
+pub(crate) const FOR_LOADER: [&str; 17] = [
+    "bindless",
     "command_buffers",
     "error_table",
     "events",

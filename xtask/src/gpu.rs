@@ -60,8 +60,11 @@ const INTEROP: (&str, &str, &str) = (
     "beneath_python",
     "crates/crosshandle/examples/beneath_python",
 );
-/// The program that one of the clients runs on GPUs.
-const KERNELS: &str = "crates/crosshandle/src/hal/cuda/kernels.ptx";
+/// The programs that clients run on GPUs.
+const KERNELS: [&str; 2] = [
+    "crates/crosshandle/src/hal/cuda/kernels.ptx",
+    "crates/crosshandle/src/hal/cuda/images.ptx",
+];
 /// Compresses files, named after the archive: with links followed, and without directories.
 const ARCHIVE: &str = "import os, sys, tarfile
 with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:
@@ -154,8 +157,12 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
         .join(clients::SOURCES)
         .join("python/arrays.py");
     copy(&script, &programs.join("arrays.py"))?;
-    let kernels = workspace.root.join(KERNELS);
-    copy(&kernels, &programs.join("kernels.ptx"))
+    for kernels in KERNELS {
+        let source = workspace.root.join(kernels);
+        let name = source.file_name().unwrap_or_default();
+        copy(&source, &programs.join(name))?;
+    }
+    Ok(())
 }
 
 /// Packs the example that shares arrays of torch and CuPy.

@@ -158,7 +158,7 @@ pub use api::event::{
     Values,
 };
 pub use api::holder;
-pub use api::image::{Image, Sampler};
+pub use api::image::{Image, ImageView, LevelledImage, Sampler};
 pub use api::memory::{
     Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,
 };
@@ -178,7 +178,7 @@ pub use types::{
     DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits, ImagePart,
     KernelArguments, KernelLimits, KernelParameter, KernelProperties, LaunchShape, MemoryKind,
     NativeObject, NativeRuntime, Ownership, Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder,
-    Region, SamplerDescription, SharedBytes, TypedSlice,
+    Region, SamplerDescription, Sampling, SharedBytes, TypedSlice, ViewLimits,
 };
 /// The crate whose traits make a type [plain data](Pod).
 pub use zerocopy;

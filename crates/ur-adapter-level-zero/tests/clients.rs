@@ -135,6 +135,7 @@ clients! {
     kernels_with_other_handles: "kernels" [KERNELS, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
     images: "images" [IMAGES];
     images_with_other_handles: "images" [IMAGES, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
+    bindless: "bindless" [];
     kernel_answers: "kernel_answers" [KERNELS];
     kernel_answers_validated: "kernel_answers"
         [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];

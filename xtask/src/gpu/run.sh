@@ -93,7 +93,7 @@ clients() {
         row "ur, the stock runtime unpacked" 0 0 1 0
         return
     fi
-    for client in command_buffers error_table events free graphs hostile_handles images kernel_answers kernels leaks memory \
+    for client in bindless command_buffers error_table events free graphs hostile_handles images kernel_answers kernels leaks memory \
         memory_handles native pending physical_memory sycl_commands sycl_graphs sycl_sharing; do
         on_adapter "ur $client" "$here/clients/$client"
     done
@@ -126,7 +126,8 @@ on_adapter() {
     shift
     run "$title" env "LD_LIBRARY_PATH=$out/runtime${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
         "UR_ADAPTERS_FORCE_LOAD=$here/libur_adapter_crosshandle_cuda.so" \
-        "CROSSHANDLE_SOCKET_DIR=$sockets" "KERNELS_PTX=$here/clients/kernels.ptx" "$@"
+        "CROSSHANDLE_SOCKET_DIR=$sockets" "KERNELS_PTX=$here/clients/kernels.ptx" \
+        "IMAGES_PTX=$here/clients/images.ptx" "$@"
 }
 
 # Processes that share arrays of torch and CuPy; they say themselves what is missing.

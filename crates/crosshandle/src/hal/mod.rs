@@ -15,6 +15,7 @@
 //! | `Command` | [`Submission`], which holds [`Work`] and a [`WaitList`] |
 //! | `Program`, `Kernel` | [`LoadedProgram`], [`LoadedKernel`] |
 //! | `Image`, `Sampler` | [`DeviceImage`], [`DeviceSampler`] |
+//! | `LevelledImage`, `ImageView` | [`DeviceLevels`], [`DeviceView`] |
 //! | `ExecutableGraph` | [`GraphNodes`] and, where the driver has graphs, a [`DriverGraph`] |
 //! | `Event` | none: see [Events](#events) |
 //!
@@ -112,7 +113,10 @@ mod wait_list;
 pub(crate) use graph::{
     DriverGraph, GraphNode, GraphNodes, GraphRun, Graphs, PreparedNode, RecordedWork,
 };
-pub(crate) use image::{DeviceImage, DeviceSampler, ImageCopy, ImageSide, Images};
+pub(crate) use image::{
+    DeviceImage, DeviceLevels, DeviceSampler, DeviceView, ImageCopy, ImageSide, Images, ViewSource,
+    Views,
+};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub(crate) use submission::{
     HostFunction, Launch, Operand, Pattern, RectCopy, RowFill, Submission, Work,

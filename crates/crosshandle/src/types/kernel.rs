@@ -139,9 +139,9 @@ impl KernelArguments {
         self.part(&len.to_ne_bytes(), ArgumentKind::Local)
     }
 
-    /// Adds a driver's own object.
-    pub(crate) fn object(self, object: usize) -> Self {
-        self.part(&object.to_ne_bytes(), ArgumentKind::Object)
+    /// Adds a driver's own object, as its kernels take it.
+    pub(crate) fn object(self, object: &[u8]) -> Self {
+        self.part(object, ArgumentKind::Object)
     }
 
     fn part(mut self, bytes: &[u8], kind: ArgumentKind) -> Self {

@@ -21,7 +21,7 @@ pub(crate) use device_info::known;
 pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
 pub use image::{
     Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
-    ImageLimits, ImagePart, SamplerDescription,
+    ImageLimits, ImagePart, SamplerDescription, Sampling, ViewLimits,
 };
 pub(crate) use kernel::{ArgumentKind, number};
 pub use kernel::{KernelArguments, KernelParameter, KernelProperties, LaunchShape};

@@ -110,6 +110,7 @@ under_each_setting! {
     events: |setting| run("events", setting);
     kernels: |setting| run_with_kernels("kernels", setting);
     images: run_with_images;
+    bindless: |setting| run("bindless", setting);
     command_buffers: |setting| run_with_kernels("command_buffers", setting);
     graphs: |setting| run_with_kernels("graphs", setting);
     physical_memory: |setting| run("physical_memory", setting);

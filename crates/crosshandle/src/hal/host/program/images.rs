@@ -36,6 +36,7 @@ fn describe(limits: &opencl_cpu::ImageLimits) -> ImageLimits {
         write_arguments: limits.write_arguments,
         read_write_arguments: limits.read_write_arguments,
         samplers: limits.samplers,
+        views: None,
     }
 }
 
@@ -48,7 +49,8 @@ struct HostSampler(SamplerObject);
 
 impl Images for HostImages {
     fn create(&self, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
-        let made = ImageObject::new(runtime()?, &translate(image));
+        let translated = translate(image).ok_or_else(|| unsupported(image))?;
+        let made = ImageObject::new(runtime()?, &translated);
         let made = made.map_err(|failure| match failure.is_unsupported_format() {
             true => unsupported(image),
             false => error(failure),
@@ -96,19 +98,21 @@ fn unsupported(image: &ImageDescription) -> Error {
     ))
 }
 
-fn translate(image: &ImageDescription) -> opencl_cpu::ImageDescription {
-    opencl_cpu::ImageDescription {
+/// Returns an image as the runtime describes it; `None` for a cube, of which it has none.
+fn translate(image: &ImageDescription) -> Option<opencl_cpu::ImageDescription> {
+    Some(opencl_cpu::ImageDescription {
         kind: match image.kind {
             ImageKind::OneD => opencl_cpu::ImageKind::OneD,
             ImageKind::TwoD => opencl_cpu::ImageKind::TwoD,
             ImageKind::ThreeD => opencl_cpu::ImageKind::ThreeD,
             ImageKind::OneDArray => opencl_cpu::ImageKind::OneDArray,
             ImageKind::TwoDArray => opencl_cpu::ImageKind::TwoDArray,
+            ImageKind::Cube => return None,
         },
         order: order(image.format.order),
         channel: channel(image.format.channel),
         extent: image.extent,
-    }
+    })
 }
 
 fn order(order: ChannelOrder) -> opencl_cpu::ChannelOrder {
