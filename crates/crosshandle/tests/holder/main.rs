@@ -10,6 +10,7 @@ mod fences;
 mod names;
 mod place;
 mod roles;
+mod simulated;
 mod strangers;
 
 use common::{DEADLINE, Directory, Parent, Process, is};

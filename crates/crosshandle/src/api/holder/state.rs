@@ -486,7 +486,12 @@ mod tests {
             device: "host".into(),
             kind: ObjectKind::Device,
             name: "test".into(),
-            memory: Arc::new(HeldSegment::received(file, 4096, BackendBlob::new(&[]))),
+            memory: Arc::new(HeldSegment::received(
+                file,
+                4096,
+                BackendBlob::NONE,
+                BackendKind::Host,
+            )),
             maker: Maker::new(0, pid),
             names: 0,
         }
