@@ -223,7 +223,8 @@ if wants holder; then
         grep -E 'kill to their end|cycles in|free memory' "$log"
     }
     of_holder "holder, names" names::handed_over_memory_outlives_its_maker \
-        names::a_killed_holder_has_a_successor_and_readers_notice_nothing
+        names::a_killed_holder_has_a_successor_and_readers_notice_nothing \
+        recovery::names_come_back_from_readers_when_both_holders_die
     of_holder "holder, fences" fences::writers_are_killed_and_no_two_have_one_epoch
     of_holder "holder, deaths" deaths::nothing_is_lost_whoever_dies_when
     # With a reader in Python, if there is an interpreter that can load the module.

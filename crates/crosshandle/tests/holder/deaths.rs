@@ -129,6 +129,9 @@ fn nothing_is_lost_whoever_dies_when() {
         ending.push(std::thread::spawn(move || reader.kill()));
         ending.retain(|ending| !ending.is_finished());
         done = cycle;
+        if cycle % 1_000 == 0 {
+            println!("{cycle} cycles in {} s", begin.elapsed().as_secs());
+        }
         if begin.elapsed().as_secs() >= seconds {
             break;
         }

@@ -9,6 +9,7 @@ mod deaths;
 mod fences;
 mod names;
 mod place;
+mod recovery;
 mod roles;
 mod simulated;
 mod strangers;
@@ -17,6 +18,7 @@ use common::{DEADLINE, Directory, Parent, Process, is};
 use crosshandle::holder::{self, HeldName, Holder, ServeOptions, Status};
 use crosshandle::{Context, Memory, MemoryHandle};
 use place::Place;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
@@ -125,7 +127,7 @@ fn number(variable: &str) -> Option<u64> {
 
 /// A holder and its successor, ended with the test.
 struct Pair {
-    _first: Process,
+    first: Process,
     holder: Holder,
 }
 
@@ -138,10 +140,7 @@ impl Pair {
         let mut first = Process::start_by(by, test, HOLDER, directory);
         assert_eq!(first.hear(), "ready");
         let holder = holder_of(directory);
-        let pair = Self {
-            _first: first,
-            holder,
-        };
+        let pair = Self { first, holder };
         pair.await_safe();
         pair
     }
@@ -161,7 +160,11 @@ impl Pair {
 
     fn kill(pid: u32) {
         let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
-        kill_process(pid, Signal::KILL).expect("it lives");
+        match kill_process(pid, Signal::KILL) {
+            // A successor that was killed before: its holder had not heard of it when it was asked, and has since.
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => panic!("killing {pid:?}: {errno}"),
+        }
     }
 }
 

@@ -138,12 +138,13 @@ pub(crate) fn write() {
     }
 }
 
-/// Opens and checks memory, as it is told: `open HANDLE SEED`, `check`, `names`.
+/// Opens and checks memory, as it is told: `open HANDLE SEED`, `check`, `names`, `keep NAME`, `offer`, `forget`.
 pub(crate) fn read() {
     let directory = Directory::inherited();
     let mut parent = Parent::new();
     let place = place(&directory);
     let mut open: Vec<(u64, Memory)> = Vec::new();
+    let mut backups = Vec::new();
     while let Some(line) = parent.hear() {
         let words: Vec<_> = line.split(' ').collect();
         match words[0] {
@@ -156,6 +157,27 @@ pub(crate) fn read() {
                     }
                     Err(error) => parent.say(format_args!("refused {error:?}")),
                 }
+            }
+            "keep" => {
+                let holder = holder_of(&directory);
+                let held = holder.open(words[1]).expect("held");
+                backups.push(holder.back_up(&held).expect("a backup"));
+                open.push((
+                    held.label.parse().expect("a number"),
+                    open_held(&place, &held).expect("opened"),
+                ));
+                parent.say("kept");
+            }
+            "offer" => {
+                let backup = backups.last().expect("one is kept");
+                match backup.offer() {
+                    Ok(()) => parent.say("taken"),
+                    Err(error) => parent.say(format_args!("refused {error}")),
+                }
+            }
+            "forget" => {
+                backups.clear();
+                parent.say("forgotten");
             }
             "names" => {
                 let names = holder_of(&directory).list().expect("names");

@@ -33,10 +33,11 @@ fn run_on_the_simulated_driver(test: &str, tests: &[&str], variables: &[(&str, &
     assert!(said.contains(&passed), "{said}");
 }
 
-const NAMES: [&str; 3] = [
+const NAMES: [&str; 4] = [
     "names::handed_over_memory_outlives_its_maker",
     "names::a_killed_holder_has_a_successor_and_readers_notice_nothing",
     "names::names_have_versions_tokens_and_pins",
+    "recovery::names_come_back_from_readers_when_both_holders_die",
 ];
 
 #[test]

@@ -5,7 +5,7 @@ use super::identity::Maker;
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, MemoryHandle};
 use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::broker::{Fetched, Route};
+use crate::ipc::broker::{Fetched, FileId, Route};
 use crate::ipc::{Attachment, Deadline, First, Origin, Shared};
 use crate::os::descriptor::{self, FileKind};
 use crate::os::memfd;
@@ -56,8 +56,17 @@ impl HeldSegment {
         }
     }
 
+    /// Returns which of all files this is, of memory of the host and of a driver's whose descriptors can be told apart.
+    pub(super) fn identity(&self) -> Option<FileId> {
+        if !memfd::is_memory(&self.file) && !descriptor::is_dma_buf(&self.file) {
+            return None;
+        }
+        let status = rustix::fs::fstat(&self.file).ok()?;
+        Some((status.st_dev, status.st_ino))
+    }
+
     /// Returns which file of memory of the host this is; `None` for a driver's memory.
-    pub(super) fn file_id(&self) -> Option<(u64, u64)> {
+    pub(super) fn file_id(&self) -> Option<FileId> {
         if !self.is_of_host {
             return None;
         }
@@ -94,10 +103,11 @@ impl Shared for HeldSegment {
     }
 }
 
-/// Asks a handle's maker for the memory, as an importer does. Waits until the deadline. Returns who has
-/// answered, too.
+/// Asks a handle's maker for the memory, or the holder that has it, as an importer does. Waits until the deadline.
+/// Returns who has answered, too.
 pub(super) fn fetch(
     handle: &MemoryHandle,
+    route: Route,
     origin: &Origin,
     deadline: &Deadline,
 ) -> Result<(Arc<HeldSegment>, Maker)> {
@@ -106,13 +116,7 @@ pub(super) fn fetch(
         true => Access::ReadOnly,
         false => Access::ReadWrite,
     };
-    let attachment = Attachment::to(
-        &fields,
-        Route::Exporter,
-        origin,
-        First::Memory(access),
-        deadline,
-    )?;
+    let attachment = Attachment::to(&fields, route, origin, First::Memory(access), deadline)?;
     let Fetched {
         file,
         segment: _,
