@@ -26,10 +26,11 @@ const PROGRAMS: [(&str, &str); 5] = [
 
 /// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name in
 /// the pack.
-const TESTS: [(&str, &[&str], &str); 4] = [
+const TESTS: [(&str, &[&str], &str); 5] = [
     ("crosshandle", &["--lib"], "crosshandle-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
+    ("crosshandle", &["--test", "holder"], "crosshandle-holder"),
     (
         "crosshandle-link",
         &["--test", "two_hosts"],
@@ -60,6 +61,8 @@ const INTEROP: (&str, &str, &str) = (
     "beneath_python",
     "crates/crosshandle/examples/beneath_python",
 );
+/// The example of a holder, and its reader in Python.
+const HOLDER: [&str; 2] = ["examples/holder/run.sh", "examples/holder/reader.py"];
 /// The programs that clients run on GPUs.
 const KERNELS: [&str; 2] = [
     "crates/crosshandle/src/hal/cuda/kernels.ptx",
@@ -96,6 +99,7 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     }
     pack_clients(workspace, &directory)?;
     pack_interop(workspace, &directory)?;
+    pack_holder(workspace, &directory)?;
     wheel::pack(workspace, &directory.join("python"))?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
@@ -180,6 +184,16 @@ fn pack_interop(workspace: &Workspace, directory: &Path) -> Result<()> {
         if entry.path().extension().is_some_and(|end| end == "py") {
             copy(&entry.path(), &target.join(entry.file_name()))?;
         }
+    }
+    Ok(())
+}
+
+/// Packs the example of a holder, which needs nothing but the command.
+fn pack_holder(workspace: &Workspace, directory: &Path) -> Result<()> {
+    let target = directory.join("holder");
+    fs::create_dir_all(&target).map_err(|error| cannot("create", &target, &error))?;
+    for file in HOLDER.map(|file| workspace.root.join(file)) {
+        copy(&file, &target.join(file.file_name().unwrap_or_default()))?;
     }
     Ok(())
 }

@@ -3,9 +3,10 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, link, deaths, clients, interop, programs, python, store, checker, bench, bench-python.
+# PARTS: only these of driver, suite, link, deaths, clients, interop, programs, python, holder, store, checker, bench, bench-python.
 # JOBS: cases at a time (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
-# DEATHS: options of 'conformance gpu-deaths'. STORE: options of the store's figures. OUT: where whole outputs go.
+# DEATHS: options of 'conformance gpu-deaths'. FENCES, HOLDER: writers and others of a holder that are killed (200, 500), for at
+# most FENCE_SECONDS and HOLDER_SECONDS (120 each). EXAMPLE_MIB: the model of the holder's example (1024). STORE: options of the store's figures. OUT: where whole outputs go.
 # Exit code 1 if anything failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +17,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python store checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store checker bench bench-python"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -210,10 +211,33 @@ if wants python; then
         row "python: no interpreter, or no pytest" 0 1 0 0
     fi
 fi
+# Memory that a holder keeps: writers that are killed with a kernel under way, all others that are killed at random,
+# and the example with a model.
+if wants holder; then
+    of_holder() {
+        title=$1
+        shift
+        run "$title" env CROSSHANDLE_HOLDER_DEVICE=cuda:0 \
+            CROSSHANDLE_FENCE_CYCLES="${FENCES:-200}" CROSSHANDLE_FENCE_SECONDS="${FENCE_SECONDS:-120}" \
+            CROSSHANDLE_HOLDER_CYCLES="${HOLDER:-500}" CROSSHANDLE_HOLDER_SECONDS="${HOLDER_SECONDS:-120}" \
+            "$here/crosshandle-holder" --exact --nocapture --test-threads 1 "$@"
+        grep -E 'kill to their end|cycles in|free memory' "$log"
+    }
+    of_holder "holder, names" names::handed_over_memory_outlives_its_maker \
+        names::a_killed_holder_has_a_successor_and_readers_notice_nothing \
+        recovery::names_come_back_from_readers_when_both_holders_die
+    of_holder "holder, fences" fences::writers_are_killed_and_no_two_have_one_epoch
+    of_holder "holder, deaths" deaths::nothing_is_lost_whoever_dies_when
+    # With a reader in Python, if there is an interpreter that can load the module.
+    if python_module; then reader=$site; else reader=; fi
+    run "holder, example" env CROSSHANDLE="$here/crosshandle" DEVICE=cuda:0 MIB="${EXAMPLE_MIB:-1024}" \
+        PYTHONPATH="$reader" bash "$here/holder/run.sh"
+    cat "$log"
+fi
 # Models that a holder keeps: tests with torch, and figures beside raw copies and safetensors.
 if wants store; then
     if python_module && python3 -c 'import pytest, torch'; then
-        for tests in store store_gpu; do
+        for tests in store store_gpu engines; do
             run "$(echo "$tests" | tr _ ' ')" env "PYTHONPATH=$site" PYTHONDONTWRITEBYTECODE=1 \
                 python3 -m pytest -q -p no:cacheprovider "$here/python/tests/test_$tests.py"
         done
