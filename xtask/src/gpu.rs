@@ -9,7 +9,7 @@ use crate::clients::NOT_FOR_CUDA;
 use crate::python::{Environment, requirement};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
-use crate::{Result, clients, wheel};
+use crate::{Result, clients, ucx, wheel};
 
 /// The script that runs everything on the machine with GPUs.
 const SCRIPT: &str = include_str!("gpu/run.sh");
@@ -26,7 +26,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 
 /// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name in
 /// the pack.
-const TESTS: [(&str, &[&str], &str); 4] = [
+const TESTS: [(&str, &[&str], &str); 5] = [
     ("crosshandle", &["--lib"], "crosshandle-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
@@ -34,6 +34,12 @@ const TESTS: [(&str, &[&str], &str); 4] = [
         "crosshandle-link",
         &["--test", "two_hosts"],
         "crosshandle-two-hosts",
+    ),
+    // A benchmark, which is built as a test is.
+    (
+        "crosshandle-link",
+        &["--bench", "gpus"],
+        "crosshandle-link-gpus",
     ),
 ];
 
@@ -60,6 +66,8 @@ const INTEROP: (&str, &str, &str) = (
     "beneath_python",
     "crates/crosshandle/examples/beneath_python",
 );
+/// One side of NIXL, for the benchmark of links.
+const NIXL_PEER: &str = "crates/crosshandle-link/benches/nixl_peer.py";
 /// The program that one of the clients runs on GPUs.
 const KERNELS: &str = "crates/crosshandle/src/hal/cuda/kernels.ptx";
 /// Compresses files, named after the archive: with links followed, and without directories.
@@ -94,6 +102,11 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     pack_clients(workspace, &directory)?;
     pack_interop(workspace, &directory)?;
     wheel::pack(workspace, &directory.join("python"))?;
+    ucx::pack(workspace, &directory)?;
+    copy(
+        &workspace.root.join(NIXL_PEER),
+        &directory.join("nixl_peer.py"),
+    )?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))

@@ -71,5 +71,5 @@ pub use link::Link;
 pub use link::listener::Listener;
 pub use memory::RemoteMemory;
 pub use name::{RemoteName, RemotePart};
-pub use options::{Data, LinkOptions};
+pub use options::{Data, LinkOptions, Staging};
 pub use ucx::{UCX_VARIABLE, UcxInfo, ucx, ucx_transports};

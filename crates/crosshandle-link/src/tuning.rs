@@ -108,6 +108,9 @@ pub(crate) const MAX_WITH_SIGNAL: usize = 16 << 10;
 pub(crate) const STAGING_PART: usize = 4 << 20;
 /// Parts of a staging buffer: while one is copied another is moved.
 pub(crate) const STAGING_PARTS: usize = 4;
+/// Bytes to and from a staging buffer that go in messages although there is UCX: one round trip instead of two.
+/// Doubled, more is encrypted.
+pub(crate) const STAGED_IN_MESSAGES: usize = 64 << 10;
 /// How long a queue may take for a part. Halved, queues that other programs keep busy fail copies.
 pub(crate) const STAGING_TIMEOUT: Duration = Duration::from_secs(30);
 /// Accesses to memory that the host cannot access which wait for the thread that stages; a link that asks for

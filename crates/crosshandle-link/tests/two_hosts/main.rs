@@ -549,14 +549,15 @@ fn with_device(test: &str) -> Option<Vec<(&'static str, String)>> {
     ])
 }
 
-/// Memory of devices moves through memory of the host on both sides.
-fn memory_of_devices_crosses(data: &str) {
+/// Memory of devices moves, and is staged if that is said: through memory of the host on both sides.
+fn memory_of_devices_crosses(data: &str, staged: &str) {
     let test = "memory_of_devices_crosses";
     let Some(variables) = with_device(test) else {
         return;
     };
     let (mut owner, mut user) = (Peer::with(&variables), Peer::with(&variables));
-    let options = format!("{TOKEN} {data} lo 10000");
+    let interface = if data.contains(":-:") { "-" } else { "lo" };
+    let options = format!("{TOKEN} {data} {interface} 10000");
     let address = owner.ask(&format!("listen 127.0.0.1:0 {options}"));
     user.ask(&format!("connect {address} {options}"));
     owner.ask("accept 10000");
@@ -567,11 +568,11 @@ fn memory_of_devices_crosses(data: &str) {
     let event = owner.ask("create_event");
     assert_eq!(
         user.ask(&format!("open_memory {}", handles[0])),
-        format!("{len} ReadWrite staged")
+        format!("{len} ReadWrite{staged}")
     );
     assert_eq!(
         user.ask(&format!("open_memory {}", handles[1])),
-        format!("{len} ReadOnly staged")
+        format!("{len} ReadOnly{staged}")
     );
     user.ask(&format!("open_event {event}"));
     owner.ask("fill 0 3");
@@ -591,7 +592,8 @@ fn memory_of_devices_crosses(data: &str) {
     let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
     assert!(error.contains("reading only"), "{error}");
     println!(
-        "{data}: {} MB/s there and back, by commands of a queue",
+        "{data} ({}): {} MB/s there and back, by commands of a queue",
+        user.ask("transports"),
         user.ask("copy_rate 0 10")
     );
     owner.ask("close");
@@ -601,12 +603,25 @@ fn memory_of_devices_crosses(data: &str) {
 
 #[test]
 fn memory_of_devices_crosses_over_tls() {
-    memory_of_devices_crosses("tls");
+    memory_of_devices_crosses("tls", " staged");
 }
 
 #[test]
 fn memory_of_devices_crosses_over_ucx() {
     if has_ucx("memory_of_devices_crosses_over_ucx") {
-        memory_of_devices_crosses("ucx");
+        memory_of_devices_crosses("ucx", " staged");
+    }
+}
+
+/// UCX itself moves memory of GPUs of CUDA: over TCP by copies of its own, and within a host by CUDA's.
+#[test]
+fn memory_of_devices_is_moved_by_ucx_alone() {
+    let test = "memory_of_devices_is_moved_by_ucx_alone";
+    let device = std::env::var("CROSSHANDLE_LINK_DEVICE").unwrap_or_default();
+    if !device.starts_with("cuda") {
+        eprintln!("SKIPPED {test}: CROSSHANDLE_LINK_DEVICE names no GPU of CUDA");
+    } else if has_ucx(test) {
+        memory_of_devices_crosses("ucx:tcp,cuda_copy,self:needed", "");
+        memory_of_devices_crosses("ucx:-:needed", "");
     }
 }
