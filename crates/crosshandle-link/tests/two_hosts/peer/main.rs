@@ -3,6 +3,7 @@
 
 mod figures;
 mod measure;
+mod neighbour;
 mod raw;
 
 use crosshandle::holder::Holder;
@@ -28,6 +29,7 @@ struct Peer {
     remote_events: Vec<RemoteEvent>,
     bare: Option<figures::Bare>,
     raw: Option<raw::Raw>,
+    neighbour: neighbour::Neighbour,
     device: String,
 }
 
@@ -45,6 +47,7 @@ fn main() -> Result<()> {
         remote_events: Vec::new(),
         bare: None,
         raw: None,
+        neighbour: neighbour::Neighbour::default(),
         device,
     };
     let mut output = std::io::stdout().lock();
@@ -375,6 +378,11 @@ impl Peer {
             ["transports"] => {
                 let link = self.links.last().ok_or("no link")?;
                 link.transports().join(",")
+            }
+            ["neighbour", rest @ ..] => {
+                let link = self.links.last();
+                self.neighbour
+                    .answer(&self.context, link, &self.memories, rest)?
             }
             ["raw", rest @ ..] => raw::raw(&mut self.raw, &self.device, rest)?,
             ["open_name", name] => {
