@@ -17,7 +17,7 @@ const SUFFIX: &str = "link";
 /// The longest name of a shared link.
 const MAX_NAME: usize = 64;
 /// Connections that wait to be accepted.
-const BACKLOG: i32 = 16;
+const UNACCEPTED: i32 = 16;
 /// Unless kernel.overflowuid was changed.
 const USUAL_OVERFLOW_UID: u32 = 65534;
 
@@ -105,7 +105,7 @@ pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
         path,
         _lock: lock,
     };
-    rustix::net::listen(&named.socket, BACKLOG).map_err(Error::os(doing))?;
+    rustix::net::listen(&named.socket, UNACCEPTED).map_err(Error::os(doing))?;
     Ok(named)
 }
 
