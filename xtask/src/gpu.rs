@@ -9,7 +9,7 @@ use crate::clients::NOT_FOR_CUDA;
 use crate::python::{Environment, requirement};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
-use crate::{Result, clients, wheel};
+use crate::{Result, clients, ucx, wheel};
 
 /// The script that runs everything on the machine with GPUs.
 const SCRIPT: &str = include_str!("gpu/run.sh");
@@ -36,6 +36,12 @@ const TESTS: [(&str, &[&str], &str); 5] = [
         &["--test", "two_hosts"],
         "crosshandle-two-hosts",
     ),
+    // A benchmark, which is built as a test is.
+    (
+        "crosshandle-link",
+        &["--bench", "gpus"],
+        "crosshandle-link-gpus",
+    ),
 ];
 
 /// The Unified Runtime adapter, and its package.
@@ -61,6 +67,8 @@ const INTEROP: (&str, &str, &str) = (
     "beneath_python",
     "crates/crosshandle/examples/beneath_python",
 );
+/// One side of NIXL, for the benchmark of links.
+const NIXL_PEER: &str = "crates/crosshandle-link/benches/nixl_peer.py";
 /// The example of a holder, and its reader in Python.
 const HOLDER: [&str; 2] = ["examples/holder/run.sh", "examples/holder/reader.py"];
 /// The programs that clients run on GPUs.
@@ -101,6 +109,11 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     pack_interop(workspace, &directory)?;
     pack_holder(workspace, &directory)?;
     wheel::pack(workspace, &directory.join("python"))?;
+    ucx::pack(workspace, &directory)?;
+    copy(
+        &workspace.root.join(NIXL_PEER),
+        &directory.join("nixl_peer.py"),
+    )?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))

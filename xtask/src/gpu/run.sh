@@ -3,7 +3,7 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, link, deaths, clients, interop, programs, python, holder, store, checker, bench, bench-python.
+# PARTS: only these of driver, suite, link, link-bench, deaths, clients, interop, programs, python, holder, store, checker, bench, bench-python.
 # JOBS: cases at a time (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
 # DEATHS: options of 'conformance gpu-deaths'. FENCES, HOLDER: writers and others of a holder that are killed (200, 500), for at
 # most FENCE_SECONDS and HOLDER_SECONDS (120 each). EXAMPLE_MIB: the model of the holder's example (1024). STORE: options of the store's figures. OUT: where whole outputs go.
@@ -17,7 +17,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link link-bench deaths clients interop programs python holder store checker bench bench-python"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -170,6 +170,13 @@ python_tests() {
     done
 }
 
+# Unpacks an archive of the pack into a directory beside the results: unpacked NAME
+unpacked() {
+    mkdir -p "$out/$1" && [ -f "$here/$1.tar.xz" ] &&
+        { tar -xJf "$here/$1.tar.xz" -C "$out/$1" 2> /dev/null ||
+            python3 -m tarfile -e "$here/$1.tar.xz" "$out/$1"; }
+}
+
 if wants driver; then
     run "driver" "$here/crosshandle-units" hal::cuda --include-ignored --test-threads 1
     run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
@@ -185,13 +192,27 @@ if wants suite; then
         conformance cuda:1 cuda:0
     fi
 fi
-# Processes that are killed with the GPU's memory open, and while streams wait for them.
 # Memory of a GPU here and memory of a GPU there, through memory of the host, between two processes.
+if wants link || wants link-bench; then
+    unpacked ucx || row "links: no UCX" 0 1 0 0
+    export CROSSHANDLE_UCX="$out/ucx/libucx/lib" CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer"
+fi
 if wants link; then
     run "links of GPUs' memory" env CROSSHANDLE_LINK_DEVICE=cuda:0 \
-        CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer" \
-        "$here/crosshandle-two-hosts" memory_of_devices --nocapture
+        "$here/crosshandle-two-hosts" memory_of_devices --nocapture --test-threads 1
+    grep -hE 'MB/s|SKIPPED' "$out"/links-of-*.log
 fi
+# The same, with figures beside UCX alone and NIXL, if there is one for this Python, which also needs numpy and torch.
+if wants link-bench; then
+    unpacked nixl || row "link-bench: no NIXL" 0 1 0 0
+    peers=cuda:0
+    [ "$gpus" -gt 1 ] && peers="cuda:0 cuda:1"
+    # shellcheck disable=SC2086
+    run "link bench" env CROSSHANDLE_NIXL="$out/nixl" CROSSHANDLE_NIXL_PEER="$here/nixl_peer.py" \
+        "$here/crosshandle-link-gpus" $peers
+    cat "$out/link-bench.log"
+fi
+# Processes that are killed with the GPU's memory open, and while streams wait for them.
 if wants deaths; then
     # shellcheck disable=SC2086
     run "deaths" "$here/conformance" gpu-deaths --device cuda:0 ${DEATHS-}
