@@ -1,10 +1,10 @@
 //! In-order queues of launches, and of [commands on images](crate::ImageObject).
 
-use crate::Runtime;
 use crate::failure::{Failure, check};
 use crate::kernel::{Argument, Kernel};
 use crate::runtime::value;
 use crate::types::*;
+use crate::{Device, Runtime};
 use std::ptr;
 
 /// A queue that runs its commands one after the other, on the runtime's threads. Dropping it lets what was
@@ -32,17 +32,18 @@ pub struct Completion {
 }
 
 impl Queue {
-    /// Makes a queue.
+    /// Makes a queue on a device. It takes what was made for that, or for another part of the same whole.
     ///
     /// # Errors
     /// Fails with the runtime's code.
-    pub fn new(runtime: &'static Runtime) -> Result<Self, Failure> {
+    pub fn new(device: &Device) -> Result<Self, Failure> {
+        let runtime = device.runtime();
         let mut code = CL_SUCCESS;
         // SAFETY: context and device live; without properties, a queue is in-order.
         let queue = unsafe {
             (runtime.library.clCreateCommandQueueWithProperties)(
-                runtime.context,
-                runtime.device,
+                device.context(),
+                device.handle(),
                 ptr::null(),
                 &mut code,
             )

@@ -10,8 +10,6 @@ import pytest
 
 # Tests that cannot pass here, each with the reason.
 DESELECTED = {
-    "test_sycl_context.py::test_context_multi_device": "the adapter's devices have no sub-devices",
-    "test_sycl_usm.py::test_memory_copy_between_contexts": "the same",
     "test_sycl_queue.py::test_cython_api": "it compiles a module, which takes Cython and a minute",
 }
 

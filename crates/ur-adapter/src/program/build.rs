@@ -14,6 +14,7 @@ use crosshandle::handle::BackendKind;
 use crosshandle::{Error, ProgramImage, ProgramOptions};
 use std::borrow::Cow;
 use std::ffi::CStr;
+use std::ptr;
 use unified_runtime_sys::{
     UR_EXP_PROGRAM_FLAG_ALLOW_UNRESOLVED_SYMBOLS, UR_EXP_PROGRAM_FLAGS_MASK,
     ur_exp_program_flags_t, ur_program_binary_type_t as binary_type,
@@ -160,9 +161,14 @@ impl DeviceImage {
         if self.bytes.is_empty() {
             return Err(no_image());
         }
-        // SAFETY: the creator of the program vouched for what is no text.
-        let image = unsafe { image_of(&self.bytes, &constants) };
-        let loaded = inner.load_program_with(&[image], &options_of(options));
+        let loaded = match self.loaded_for_another(program, options, &constants) {
+            Some(loaded) => Ok(loaded),
+            None => {
+                // SAFETY: the creator of the program vouched for what is no text.
+                let image = unsafe { image_of(&self.bytes, &constants) };
+                inner.load_program_with(&[image], &options_of(options))
+            }
+        };
         let mut build = self.build();
         if build.is_loaded(options, &constants) {
             // Another thread was faster, and may have kernels of its program already.
@@ -189,6 +195,27 @@ impl DeviceImage {
                 ))
             }
         }
+    }
+
+    /// Returns the same image as it is loaded for another device, whose programs run here, too.
+    fn loaded_for_another(
+        &self,
+        program: &Program,
+        options: &str,
+        constants: &Constants,
+    ) -> Option<crosshandle::Program> {
+        let serves = |other: &&Self| {
+            !ptr::eq(self, *other)
+                && self.device.shares_programs_with(&other.device)
+                && self.bytes == other.bytes
+        };
+        program.images.iter().filter(serves).find_map(|other| {
+            let build = other.build();
+            let program = build
+                .program()
+                .filter(|_| build.is_loaded(options, constants))?;
+            Some(program.clone())
+        })
     }
 
     /// Leaves the image to be linked.

@@ -2,7 +2,7 @@
 
 use super::build::{Build, check_flags, failure, image_of, no_image, options_of, options_text};
 use super::metadata::Metadata;
-use super::{DeviceImage, Program, enter_with_kernels};
+use super::{DeviceImage, Program, enter_with_kernels, not_built};
 use crate::abi::boundary::{MaybeText, Out, entry_points};
 use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
@@ -32,8 +32,14 @@ fn link_all(
         .iter()
         .map(|program| program.constants.lock().clone());
     let constants: Vec<_> = set.collect();
-    let mut images = Vec::new();
+    let mut images = Vec::<DeviceImage>::new();
     for device in devices {
+        let mut earlier = images.iter();
+        if let Some(image) = earlier.find(|image| image.device.shares_programs_with(device)) {
+            let linked = image.build().program().cloned().ok_or_else(not_built)?;
+            images.push(DeviceImage::linked(device, linked, options));
+            continue;
+        }
         let mut compiled = Vec::new();
         for program in programs {
             let image = program.image(device)?;
@@ -54,14 +60,21 @@ fn link_all(
             .load_program_with(&parts, &options_of(&link_options(&compiled, options)));
         let linked = linked
             .map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))?;
-        images.push(DeviceImage {
-            device: device.to_ref(),
-            bytes: Box::default(),
-            build: Lock::new(Build::done(linked, options)),
-        });
+        images.push(DeviceImage::linked(device, linked, options));
     }
     let metadata = Metadata::merged(programs.iter().map(|program| &program.metadata));
     Ok(Program::new(context.to_ref(), images, metadata))
+}
+
+impl DeviceImage {
+    /// Returns what was linked for a device.
+    fn linked(device: &Shared<Device>, linked: crosshandle::Program, options: &str) -> Self {
+        Self {
+            device: device.to_ref(),
+            bytes: Box::default(),
+            build: Lock::new(Build::done(linked, options)),
+        }
+    }
 }
 
 /// Returns the options of a program that is linked. Drivers that take options of each image get those of

@@ -131,8 +131,7 @@ fn any(asked: name) -> Option<Answer<'static>> {
             let leaves_it = description.backend == BackendKind::LevelZero;
             Truth(!leaves_it && !description.program_targets.is_empty())
         }
-        name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE
-        | name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS
+        name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS
         | name::UR_DEVICE_INFO_BFLOAT16
         | name::UR_DEVICE_INFO_BFLOAT16_CONVERSIONS_NATIVE
         | name::UR_DEVICE_INFO_HOST_PIPE_READ_WRITE_SUPPORT
