@@ -26,7 +26,7 @@ const HEADERS: [&str; 7] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 16] = [
+pub(crate) const FOR_LOADER: [&str; 17] = [
     "command_buffers",
     "error_table",
     "events",
@@ -43,6 +43,7 @@ pub(crate) const FOR_LOADER: [&str; 16] = [
     "native_level_zero",
     "pending",
     "physical_memory",
+    "sub_devices",
 ];
 /// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
 pub(crate) const FOR_SYCL: [&str; 5] = [

@@ -104,6 +104,11 @@ impl Device {
         self.device
     }
 
+    /// Returns whether it is a part of another one.
+    pub(crate) fn is_part(&self) -> bool {
+        self.division.is_some()
+    }
+
     pub(crate) fn context(&self) -> cl_context {
         self.context
     }

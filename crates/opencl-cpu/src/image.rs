@@ -332,7 +332,7 @@ impl Queue {
             )
         };
         check("clEnqueueReadImage", code)?;
-        Ok(Completion::new(self.runtime(), event))
+        Ok(self.completion(event))
     }
 
     /// Submits a copy of memory to a part of an image.
@@ -367,7 +367,7 @@ impl Queue {
             )
         };
         check("clEnqueueWriteImage", code)?;
-        Ok(Completion::new(self.runtime(), event))
+        Ok(self.completion(event))
     }
 
     /// Submits a copy of a part of an image to the same part of another one, or to one elsewhere in it.
@@ -396,6 +396,6 @@ impl Queue {
             )
         };
         check("clEnqueueCopyImage", code)?;
-        Ok(Completion::new(self.runtime(), event))
+        Ok(self.completion(event))
     }
 }

@@ -105,6 +105,7 @@ functions! {
     clFlush(cl_command_queue) -> cl_int;
     clFinish(cl_command_queue) -> cl_int;
     clWaitForEvents(cl_uint, *const cl_event) -> cl_int;
+    clSetEventCallback(cl_event, cl_int, EventCallback, *mut c_void) -> cl_int;
     clGetEventInfo(cl_event, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
     clReleaseEvent(cl_event) -> cl_int;
 }

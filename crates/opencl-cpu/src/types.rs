@@ -159,3 +159,5 @@ pub(crate) type BuildCallback = Option<unsafe extern "C" fn(cl_program, *mut c_v
 /// The type of a context's callback for errors; none is passed here.
 pub(crate) type ContextCallback =
     Option<unsafe extern "C" fn(*const c_char, *const c_void, usize, *mut c_void)>;
+/// The type of the callbacks that tell that a command is done.
+pub(crate) type EventCallback = Option<unsafe extern "C" fn(cl_event, cl_int, *mut c_void)>;
