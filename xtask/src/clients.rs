@@ -26,8 +26,9 @@ const HEADERS: [&str; 7] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 17] = [
+pub(crate) const FOR_LOADER: [&str; 18] = [
     "command_buffers",
+    "dynamic_link",
     "error_table",
     "events",
     "free",

@@ -132,6 +132,10 @@ tests! {
     error_table_validated: {
         run("error_table", Setting { validated: true, ..Setting::default() });
     };
+    dynamic_link: run_with_kernels("dynamic_link", Setting::default());
+    dynamic_link_validated: {
+        run_with_kernels("dynamic_link", Setting { validated: true, ..Setting::default() });
+    };
     kernel_answers: run_with_kernels("kernel_answers", Setting::default());
     kernel_answers_validated: {
         run_with_kernels("kernel_answers", Setting { validated: true, ..Setting::default() });

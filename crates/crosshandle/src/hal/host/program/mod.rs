@@ -79,6 +79,7 @@ fn describe(runtime: &'static Runtime) -> KernelLimits {
         local_arguments: true,
         offsets: true,
         block_choice: true,
+        linking: true,
         intermediate_languages: &limits.intermediate_languages,
         extensions: runtime.extensions(),
     }
