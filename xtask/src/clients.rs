@@ -26,9 +26,10 @@ const HEADERS: [&str; 7] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 17] = [
+pub(crate) const FOR_LOADER: [&str; 19] = [
     "bindless",
     "command_buffers",
+    "dynamic_link",
     "error_table",
     "events",
     "free",
@@ -44,6 +45,7 @@ pub(crate) const FOR_LOADER: [&str; 17] = [
     "native_level_zero",
     "pending",
     "physical_memory",
+    "sub_devices",
 ];
 /// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
 pub(crate) const FOR_SYCL: [&str; 5] = [

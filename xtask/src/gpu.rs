@@ -26,7 +26,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 
 /// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name in
 /// the pack.
-const TESTS: [(&str, &[&str], &str); 5] = [
+const TESTS: [(&str, &[&str], &str); 6] = [
     ("crosshandle", &["--lib"], "crosshandle-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),

@@ -94,6 +94,8 @@ pub struct KernelLimits {
     pub extensions: &'static str,
     /// The driver chooses blocks, if asked to ([`LaunchShape::threads`](crate::LaunchShape::threads)).
     pub block_choice: bool,
+    /// A program may be linked of several images.
+    pub linking: bool,
 }
 
 impl KernelLimits {

@@ -409,6 +409,7 @@ mod tests {
         local_arguments: false,
         offsets: false,
         block_choice: false,
+        linking: true,
         intermediate_languages: "",
         extensions: "",
     };

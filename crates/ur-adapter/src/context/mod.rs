@@ -147,15 +147,11 @@ impl Context {
             let runtime = opencl_of(device.inner());
             runtime.is_some_and(|runtime| runtime.context == native)
         };
-        let all = match named {
-            [] => platform().devices(),
-            named => named,
+        let mut devices = match named {
+            [] => platform().all_devices(),
+            named => named.to_vec(),
         };
-        let devices: Vec<_> = all
-            .iter()
-            .filter(|device| is_its(device))
-            .cloned()
-            .collect();
+        devices.retain(is_its);
         if devices.is_empty() {
             return Ok(None);
         }

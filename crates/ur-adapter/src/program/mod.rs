@@ -18,15 +18,16 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::native::{of_driver, ownership};
 use crate::abi::object::{Handle, Handles, Object, Ref, Shared, release, retain};
-use crate::abi::stub::{Reason, Stub};
+use crate::abi::stub::Reason;
 use crate::abi::unsupported::{IntermediateLanguages, Kernels};
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::discovery::platform;
 use build::Build;
+use link::Part;
 use metadata::{Metadata, MetadataArgument};
 use std::ffi::c_void;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use unified_runtime_sys::{
     ur_device_handle_t, ur_native_handle_t, ur_program_dditable_t, ur_program_exp_dditable_t,
     ur_program_handle_t, ur_program_handle_t_, ur_program_native_properties_t, ur_result_t,
@@ -46,7 +47,9 @@ pub(crate) struct Program {
 struct DeviceImage {
     device: Ref<Device>,
     /// The bytes as they were given; none for a program that was linked or loaded elsewhere.
-    bytes: Box<[u8]>,
+    bytes: Arc<[u8]>,
+    /// What is linked with others later, for a program that was linked with symbols left unresolved.
+    parts: Vec<Part>,
     build: Lock<Build>,
 }
 
@@ -55,6 +58,24 @@ impl Object for Program {
 }
 
 impl DeviceImage {
+    /// Returns an image that nothing was made of yet.
+    fn new(device: &Ref<Device>, bytes: &[u8]) -> Self {
+        Self {
+            device: Ref::clone(device),
+            bytes: bytes.into(),
+            parts: Vec::new(),
+            build: Lock::default(),
+        }
+    }
+
+    /// Returns an image of what is loaded already.
+    fn of_loaded(device: &Ref<Device>, build: Build) -> Self {
+        Self {
+            build: Lock::new(build),
+            ..Self::new(device, &[])
+        }
+    }
+
     /// Locks how far the image is built.
     fn build(&self) -> MutexGuard<'_, Build> {
         self.build.lock()
@@ -96,11 +117,7 @@ impl Program {
         device: &Ref<Device>,
         loaded: crosshandle::Program,
     ) -> Self {
-        let image = DeviceImage {
-            device: Ref::clone(device),
-            bytes: Box::default(),
-            build: Lock::new(Build::done(loaded, "")),
-        };
+        let image = DeviceImage::of_loaded(device, Build::done(loaded, ""));
         Self::new(context.to_ref(), vec![image], Metadata::default())
     }
 
@@ -192,11 +209,7 @@ entry_points! {
                     "this is neither assembly nor a binary that the device's driver loads",
                 ));
             }
-            Ok(DeviceImage {
-                device: device.to_ref(),
-                bytes: bytes.into(),
-                build: Lock::default(),
-            })
+            Ok(DeviceImage::new(&device.to_ref(), bytes))
         });
         let images = images.collect::<Result<Vec<_>>>()?;
         let modules = images.iter().filter(|image| spirv::is_module(&image.bytes));
@@ -215,11 +228,7 @@ entry_points! {
             return Err(Failure::unsupported(IntermediateLanguages::TEXT));
         }
         spirv::check(module)?;
-        let image = |device: &Ref<Device>| DeviceImage {
-            device: Ref::clone(device),
-            bytes: module.into(),
-            build: Lock::default(),
-        };
+        let image = |device| DeviceImage::new(device, module);
         let images = context.devices().map(image).collect();
         let metadata = metadata.with_module(module);
         let program = Program::new(context.to_ref(), images, metadata);
@@ -368,7 +377,7 @@ pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
 
 /// The programs' experimental table.
 pub(crate) const EXP_TABLE: ur_program_exp_dditable_t = ur_program_exp_dditable_t {
-    pfnDynamicLinkExp: Stub::<IntermediateLanguages>::STUB,
+    pfnDynamicLinkExp: Some(link::dynamic_link),
     pfnBuildExp: Some(build::build_exp),
     pfnCompileExp: Some(build::compile_exp),
     pfnLinkExp: Some(link::link_exp),

@@ -96,7 +96,7 @@ impl Buffer {
     /// `INVALID_MEM_OBJECT` for a buffer of another context, or on another device.
     pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<MemoryRange> {
         let (own, _) = self.context.first();
-        let is_near = Arc::ptr_eq(own, destination.device()) || !self.storage.is_on_device();
+        let is_near = own.shares_memory_with(destination.device()) || !self.storage.is_on_device();
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,

@@ -135,6 +135,7 @@ fn limits_of(number: impl Fn(Attribute) -> u32) -> KernelLimits {
         local_arguments: false,
         offsets: false,
         block_choice: false,
+        linking: true,
         intermediate_languages: "",
         extensions: "",
     }

@@ -1,7 +1,7 @@
 //! Images and samplers of the runtime. Their pixels lie where it puts them, so that commands copy them; kernels
 //! use them in place.
 
-use super::{error, runtime};
+use super::{Place, error};
 use crate::error::{Error, Result};
 use crate::hal::{DeviceImage, DeviceSampler, ImageCopy, ImageSide, Images};
 use crate::types::{
@@ -40,17 +40,23 @@ fn describe(limits: &opencl_cpu::ImageLimits) -> ImageLimits {
     }
 }
 
-/// The maker of images; it has no state of its own.
-pub(crate) struct HostImages;
+/// The maker of images for one place.
+pub(crate) struct HostImages(Place);
 
 struct HostImage(ImageObject);
 
 struct HostSampler(SamplerObject);
 
+impl HostImages {
+    pub(in crate::hal::host) fn new(place: &Place) -> Self {
+        Self(place.clone())
+    }
+}
+
 impl Images for HostImages {
     fn create(&self, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
         let translated = translate(image).ok_or_else(|| unsupported(image))?;
-        let made = ImageObject::new(runtime()?, &translated);
+        let made = ImageObject::new(&self.0.device()?, &translated);
         let made = made.map_err(|failure| match failure.is_unsupported_format() {
             true => unsupported(image),
             false => error(failure),
@@ -74,7 +80,7 @@ impl Images for HostImages {
             },
             is_linear: sampler.filter == Filter::Linear,
         };
-        let made = SamplerObject::new(runtime()?, &description).map_err(error)?;
+        let made = SamplerObject::new(&self.0.device()?, &description).map_err(error)?;
         Ok(Arc::new(HostSampler(made)))
     }
 }
