@@ -40,6 +40,14 @@ impl Reason for IntermediateLanguages {
         "this adapter takes programs that are compiled for its devices, and no others";
 }
 
+/// Why specialization constants are not set.
+pub(crate) struct SpecializationConstants;
+
+impl Reason for SpecializationConstants {
+    const TEXT: &str = "only programs in SPIR-V have specialization constants, set before they are \
+        built; kernels of this adapter have none of their own";
+}
+
 /// The table of bindless images.
 pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
     ur_bindless_images_exp_dditable_t {
