@@ -29,7 +29,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   if (!spirv)
     ANSWERS(UR_RESULT_ERROR_INVALID_BINARY,
             urProgramCreateWithBinary(ur->context, 1, &ur->device, &size, &bytes, NULL, &program));
-  ANSWERS(spirv ? UR_RESULT_ERROR_INVALID_BINARY : UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+  ANSWERS(UR_RESULT_ERROR_INVALID_BINARY,
           urProgramCreateWithIL(ur->context, bytes, size, NULL, &program));
   program = create_program(ur, (const unsigned char *)".version 7.0\nno assembly", 24, NULL);
   ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(program, "fill", &kernel));
@@ -242,6 +242,47 @@ static void change_constants(struct runtime *ur) {
   UR(urProgramRelease(program));
 }
 
+/* The sizes of groups that a kernel has, or may have at most, by the query `asked`. */
+static bool has_size(struct runtime *ur, ur_kernel_handle_t kernel, ur_kernel_group_info_t asked,
+                     size_t x, size_t y, size_t z) {
+  size_t size[3] = {9, 9, 9};
+  UR(urKernelGetGroupInfo(kernel, ur->device, asked, sizeof size, size, NULL));
+  return size[0] == x && size[1] == y && size[2] == z;
+}
+
+/* PTX is an intermediate language too. What it says of its kernels' groups counts. */
+static void read_assembly(struct runtime *ur) {
+  const char *text = "// groups that are fixed, and groups that are limited\n"
+                     ".version 7.0\n.target sm_70\n.address_size 64\n"
+                     ".visible .entry fixed() .reqntid 2, 4, 8 { ret; }\n"
+                     ".visible .entry limited() .maxntid 8, 8 { ret; }\n";
+  ur_program_handle_t program = NULL;
+  UR(urProgramCreateWithIL(ur->context, text, strlen(text), NULL, &program));
+  uint32_t value = 1;
+  ur_specialization_constant_info_t constant = {0, sizeof value, &value};
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+          urProgramSetSpecializationConstants(program, 1, &constant));
+  UR(urProgramBuild(ur->context, program, NULL));
+  ur_kernel_handle_t fixed = create_kernel(program, "fixed");
+  ur_kernel_handle_t limited = create_kernel(program, "limited");
+  EXPECT(has_size(ur, fixed, UR_KERNEL_GROUP_INFO_COMPILE_WORK_GROUP_SIZE, 2, 4, 8));
+  EXPECT(has_size(ur, limited, UR_KERNEL_GROUP_INFO_COMPILE_MAX_WORK_GROUP_SIZE, 8, 8, 1));
+  const size_t global[3] = {64, 64, 8}, other[3] = {8, 8, 8}, flat[3] = {64, 1, 1};
+  UR(urEnqueueKernelLaunchWithArgsExp(ur->queue, fixed, 3, NULL, global, NULL, 0, NULL, NULL, 0, NULL,
+                                      NULL));
+  /* Only the product of the extents is a limit. */
+  UR(urEnqueueKernelLaunchWithArgsExp(ur->queue, limited, 3, NULL, global, flat, 0, NULL, NULL, 0,
+                                      NULL, NULL));
+  for (int i = 0; i < 2; i++)
+    ANSWERS(UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
+            urEnqueueKernelLaunchWithArgsExp(ur->queue, i == 0 ? fixed : limited, 3, NULL, global, other,
+                                             0, NULL, NULL, 0, NULL, NULL));
+  UR(urQueueFinish(ur->queue));
+  UR(urKernelRelease(fixed));
+  UR(urKernelRelease(limited));
+  UR(urProgramRelease(program));
+}
+
 enum { BUILDERS = 4 };
 
 /* A program, and threads that build it at the same time. */
@@ -292,6 +333,8 @@ int main(void) {
     link_with_options(&ur);
   if (takes_spirv(&ur))
     change_constants(&ur);
+  else
+    read_assembly(&ur);
   unload(&kernels);
   stop_runtime(&ur);
   return 0;

@@ -25,12 +25,12 @@ impl Reason for Kernels {
     const TEXT: &str = "this adapter runs no kernels; it shares and moves memory and events";
 }
 
-/// Why programs in intermediate languages are not taken.
-pub(crate) struct IntermediateLanguages;
+/// Why specialization constants are not set.
+pub(crate) struct SpecializationConstants;
 
-impl Reason for IntermediateLanguages {
-    const TEXT: &str =
-        "this adapter takes programs that are compiled for its devices, and no others";
+impl Reason for SpecializationConstants {
+    const TEXT: &str = "only programs in SPIR-V have specialization constants, set before they are \
+        built; kernels of this adapter have none of their own";
 }
 
 /// The table of exports of memory.

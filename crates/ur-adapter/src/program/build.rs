@@ -3,7 +3,7 @@
 //! The driver compiles and loads in one step. So a program that is only compiled is one whose image
 //! is there to be linked.
 
-use super::{DeviceImage, Program, enter_with_kernels, spirv};
+use super::{DeviceImage, Program, enter_with_kernels, ptx, spirv};
 use crate::abi::boundary::{MaybeText, entry_points};
 use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
@@ -104,10 +104,24 @@ fn is_binary(bytes: &[u8]) -> bool {
 }
 
 /// Returns bytes as text, without the zeros at its end, if they are text.
-fn text_of(bytes: &[u8]) -> Option<&str> {
+pub(super) fn text_of(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?.trim_end_matches('\0');
     let is_text = |byte: u8| byte >= b' ' || byte.is_ascii_whitespace();
     (!text.is_empty() && text.bytes().all(is_text)).then_some(text)
+}
+
+/// Refuses bytes that are no assembly. The driver's compiler finds out whether it is good.
+///
+/// # Errors
+/// `INVALID_BINARY`.
+pub(super) fn check_assembly(bytes: &[u8]) -> Result<()> {
+    if text_of(bytes).is_some_and(ptx::is_assembly) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
+        "the only intermediate language of this adapter is PTX, and this is none",
+    ))
 }
 
 /// Returns bytes as an image, with the values of specialization constants.
@@ -332,6 +346,10 @@ mod tests {
             b"\x50\xED\x55\xBA\x01",
         ] {
             assert!(is_known(image), "{image:?}");
+        }
+        check_assembly(b"// made by hand\n.version 7.0\n.target sm_70\n\0").unwrap();
+        for other in [&b"\x7FELF\x02\x01"[..], b"void f() {}", &[0, 1, 2, 3, 4]] {
+            assert!(check_assembly(other).is_err(), "{other:?}");
         }
         for other in [&[0_u8, 1, 2, 3, 4][..], b"\0", b"", b"a\0b", b"\xFF\xFE"] {
             assert!(!is_known(other), "{other:?}");

@@ -3,7 +3,7 @@
 //! The name of an entry consists of the name of the kernel or variable, `@` and a tag. An array of
 //! bytes begins with the number of bits that follow, in 64 bits.
 
-use super::spirv;
+use super::{build, ptx, spirv};
 use crate::abi::boundary::{Argument, Call, list};
 use crate::abi::failure::{Failure, Result};
 use crosshandle::KernelProperties;
@@ -33,6 +33,8 @@ pub(crate) struct KernelMetadata {
     /// The largest size in each dimension, and of a group altogether.
     pub(crate) largest_size: Option<[usize; 3]>,
     pub(crate) most_items: Option<usize>,
+    /// A size with as many items as the largest group, whose single dimensions are no limits.
+    pub(crate) extents: Option<[usize; 3]>,
     /// The size of sub-groups that it was compiled for.
     pub(crate) sub_group: Option<u32>,
 }
@@ -91,14 +93,35 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds what a module itself says of its kernels, where the metadata says nothing.
-    pub(super) fn with_module(mut self, module: &[u8]) -> Self {
+    /// Adds what an image itself says of its kernels, where the metadata says nothing.
+    pub(super) fn with_image(self, image: &[u8]) -> Self {
+        if spirv::is_module(image) {
+            return self.with_module(image);
+        }
+        match build::text_of(image) {
+            Some(text) if ptx::is_assembly(text) => self.with_assembly(text),
+            _ => self,
+        }
+    }
+
+    fn with_module(mut self, module: &[u8]) -> Self {
         for (name, size) in spirv::largest_sizes(module) {
             let kernel = self.kernels.entry(name).or_default();
             kernel.largest_size.get_or_insert(size);
             // No group that may be launched has more.
-            let items = size.into_iter().fold(1, usize::saturating_mul);
-            kernel.most_items.get_or_insert(items);
+            kernel.most_items.get_or_insert(items_of(size));
+        }
+        self
+    }
+
+    fn with_assembly(mut self, text: &str) -> Self {
+        for (name, blocks) in ptx::blocks(text) {
+            let kernel = self.kernels.entry(name.to_owned()).or_default();
+            kernel.required_size = kernel.required_size.or(blocks.required);
+            if let Some(extents) = blocks.extents {
+                kernel.extents.get_or_insert(extents);
+                kernel.most_items.get_or_insert(items_of(extents));
+            }
         }
         self
     }
@@ -184,6 +207,11 @@ unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
     }
 }
 
+/// Returns the number of work-items of a group.
+fn items_of(size: [usize; 3]) -> usize {
+    size.into_iter().fold(1, usize::saturating_mul)
+}
+
 /// Returns the name that an entry is about, and the tag.
 fn split(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('@')
@@ -216,6 +244,26 @@ mod tests {
     }
 
     #[test]
+    fn assembly_says_what_the_metadata_leaves_out() {
+        let text = b".version 8.0 .entry a() .reqntid 4, 2 {} .entry b() .maxntid 8, 8 {}\0";
+        let mut metadata = Metadata::default();
+        let known = Value::Bytes(&array(&[3]));
+        metadata.add("a", "reqd_work_group_size", &known).unwrap();
+        let known = metadata.with_image(text);
+        assert_eq!(known.kernel("a").required_size, Some([3, 1, 1]));
+        let b = KernelMetadata {
+            extents: Some([8, 8, 1]),
+            most_items: Some(64),
+            ..KernelMetadata::default()
+        };
+        assert_eq!(known.kernel("b"), b);
+        let alone = Metadata::default().with_image(text);
+        assert_eq!(alone.kernel("a").required_size, Some([4, 2, 1]));
+        let other = Metadata::default().with_image(b"void a() { .entry a .reqntid 1 }");
+        assert_eq!(other.kernel("a"), KernelMetadata::default());
+    }
+
+    #[test]
     fn entries_are_about_kernels_and_variables() {
         let mut metadata = Metadata::default();
         let mut add = |name, value: Value<'_>| {
@@ -245,6 +293,7 @@ mod tests {
                 required_size: Some([8, 4, 1]),
                 largest_size: Some([1, 2, 3]),
                 most_items: Some(99),
+                extents: None,
                 sub_group: Some(32),
             }
         );

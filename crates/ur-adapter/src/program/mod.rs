@@ -5,6 +5,7 @@ mod info;
 pub(crate) mod kernel;
 mod link;
 mod metadata;
+mod ptx;
 mod spirv;
 mod symbols;
 
@@ -19,7 +20,7 @@ use crate::abi::lock::Lock;
 use crate::abi::native::{of_driver, ownership};
 use crate::abi::object::{Handle, Handles, Object, Ref, Shared, release, retain};
 use crate::abi::stub::Reason;
-use crate::abi::unsupported::{IntermediateLanguages, Kernels};
+use crate::abi::unsupported::{Kernels, SpecializationConstants};
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::discovery::platform;
@@ -212,8 +213,7 @@ entry_points! {
             Ok(DeviceImage::new(&device.to_ref(), bytes))
         });
         let images = images.collect::<Result<Vec<_>>>()?;
-        let modules = images.iter().filter(|image| spirv::is_module(&image.bytes));
-        let metadata = modules.fold(metadata, |known, image| known.with_module(&image.bytes));
+        let metadata = images.iter().fold(metadata, |known, image| known.with_image(&image.bytes));
         let program = Program::new(context.to_ref(), images, metadata);
         created.put(Shared::hand_out(Shared::new(program)))
     }
@@ -224,13 +224,13 @@ entry_points! {
         metadata: MetadataArgument,
         created: Out<ur_program_handle_t>,
     ) {
-        if !description::get().takes_spirv {
-            return Err(Failure::unsupported(IntermediateLanguages::TEXT));
+        match description::get().takes_spirv {
+            true => spirv::check(module)?,
+            false => build::check_assembly(module)?,
         }
-        spirv::check(module)?;
         let image = |device| DeviceImage::new(device, module);
         let images = context.devices().map(image).collect();
-        let metadata = metadata.with_module(module);
+        let metadata = metadata.with_image(module);
         let program = Program::new(context.to_ref(), images, metadata);
         created.put(Shared::hand_out(Shared::new(program)))
     }
@@ -241,6 +241,9 @@ entry_points! {
     ) {
         if constants.is_empty() {
             return Err(Failure::SIZE);
+        }
+        if !description::get().takes_spirv {
+            return Err(Failure::unsupported(SpecializationConstants::TEXT));
         }
         let module = program.module().ok_or_else(|| {
             Failure::new(

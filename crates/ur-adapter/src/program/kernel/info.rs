@@ -104,7 +104,9 @@ fn answer_group(
         }
         group_info::UR_KERNEL_GROUP_INFO_PRIVATE_MEM_SIZE => query.value(properties.local_memory),
         group_info::UR_KERNEL_GROUP_INFO_COMPILE_MAX_WORK_GROUP_SIZE => {
-            query.value(limits.metadata.largest_size.unwrap_or_default())
+            let metadata = &limits.metadata;
+            let size = metadata.largest_size.or(metadata.extents);
+            query.value(size.unwrap_or_default())
         }
         group_info::UR_KERNEL_GROUP_INFO_COMPILE_MAX_LINEAR_WORK_GROUP_SIZE => {
             query.value(limits.metadata.most_items.unwrap_or_default())
