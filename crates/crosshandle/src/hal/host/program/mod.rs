@@ -74,7 +74,10 @@ fn describe(runtime: &'static Runtime) -> KernelLimits {
         registers: 0,
         constant_memory: short(limits.constant_memory),
         arguments: narrow(limits.argument_bytes),
-        cooperative: false,
+        // A thread of the CPU runs one block to its end before it starts another one, and there may be no
+        // second thread.
+        cooperative: true,
+        cooperative_blocks: 1,
         clusters: false,
         local_arguments: true,
         offsets: true,

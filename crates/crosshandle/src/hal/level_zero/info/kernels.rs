@@ -76,6 +76,7 @@ pub(crate) fn describe(
         offsets: driver.loader.zeKernelSetGlobalOffsetExp.is_some()
             && driver.has_extension(ZE_GLOBAL_OFFSET_EXP_NAME),
         block_choice: true,
+        cooperative_blocks: u32::MAX,
         linking: driver.has_extension(ZE_MODULE_PROGRAM_EXP_NAME),
         intermediate_languages: languages(module.spirvVersionSupported).leak(),
         extensions: extensions(module.flags).leak(),
