@@ -48,7 +48,8 @@ pub(crate) const FOR_LOADER: [&str; 19] = [
     "sub_devices",
 ];
 /// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
-pub(crate) const FOR_SYCL: [&str; 5] = [
+pub(crate) const FOR_SYCL: [&str; 6] = [
+    "sycl_bindless",
     "sycl_commands",
     "sycl_graph_kernels",
     "sycl_graphs",

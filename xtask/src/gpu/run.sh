@@ -95,7 +95,7 @@ clients() {
         return
     fi
     for client in bindless command_buffers dynamic_link error_table events free graphs hostile_handles images kernel_answers kernels leaks memory \
-        memory_handles native pending physical_memory sub_devices sycl_commands sycl_graphs sycl_sharing; do
+        memory_handles native pending physical_memory sub_devices sycl_bindless sycl_commands sycl_graphs sycl_sharing; do
         on_adapter "ur $client" "$here/clients/$client"
     done
     for client in events memory physical_memory sycl_sharing; do

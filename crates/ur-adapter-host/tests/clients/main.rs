@@ -120,6 +120,7 @@ under_each_setting! {
     memory_handles: |setting| run("memory_handles", setting);
     native: |setting| run("native", setting);
     hostile_handles: |setting| run("hostile_handles", setting);
+    sycl_bindless: |setting| run("sycl_bindless", setting);
     sycl_commands: |setting| run("sycl_commands", setting);
     sycl_graph_kernels: |setting| run_as_opencl("sycl_graph_kernels", setting);
     sycl_graphs: |setting| run("sycl_graphs", setting);
