@@ -84,7 +84,8 @@ impl Drop for SharedLink {
         let mut neighbours = self.shared.neighbours();
         neighbours.has_ended = true;
         for (socket, _) in neighbours.sockets.values() {
-            let _ = shutdown(socket, Shutdown::Both);
+            // What was asked is answered still.
+            let _ = shutdown(socket, Shutdown::Read);
         }
         // It fails only if the thread is to end already.
         let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
@@ -190,11 +191,13 @@ impl<'a> Neighbour<'a> {
             locals: VecDeque::new(),
         };
         let doing = "serving a neighbour";
-        let wait =
-            |limit| set_socket_timeout(socket, Timeout::Recv, limit).map_err(Error::os(doing));
-        wait(Some(FIRST_QUESTION_TIMEOUT))?;
+        let limit =
+            |which, limit| set_socket_timeout(socket, which, limit).map_err(Error::os(doing));
+        limit(Timeout::Recv, Some(FIRST_QUESTION_TIMEOUT))?;
+        // Whoever asks and reads no answers.
+        limit(Timeout::Send, Some(FIRST_QUESTION_TIMEOUT))?;
         while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
-            wait(None)?;
+            limit(Timeout::Recv, None)?;
             let Some(question) = Question::decode(&bytes) else {
                 return Err(Error::Protocol("a neighbour asks a senseless question"));
             };
