@@ -128,7 +128,7 @@ int main() try {
   levels(queue);
   views(queue);
   EXPECT(device.has(sycl::aspect::ext_oneapi_mipmap));
-  EXPECT(!device.has(sycl::aspect::ext_oneapi_external_memory_import));
+  EXPECT(!device.has(sycl::aspect::ext_oneapi_external_semaphore_import));
   puts("bindless images went to the device and back");
 } catch (const std::exception &error) {
   fail("%s: %s", doing, error.what());

@@ -520,3 +520,50 @@ fn many_images_come_and_go() {
         drop(image.sampled_view(&nearest().into()).unwrap());
     }
 }
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn memory_that_the_driver_exported_is_imported_as_external_memory() {
+    use super::gpu;
+    let fixture = fixture();
+    let (gpu, len) = (gpu(), 1 << 21);
+    let exported = {
+        let _current = gpu.enter().unwrap();
+        let driver = gpu.driver();
+        let memory = driver.create_memory(gpu.handle(), len).unwrap();
+        driver.export_memory(&memory).unwrap()
+    };
+    let external = fixture.context.import_external_memory(exported, len as u64);
+    let external = external.expect("the driver takes its own descriptors here too");
+    for (offset, part) in [(0, len as u64 + 1), (len as u64, 1), (0, 0), (u64::MAX, 2)] {
+        let refused = external.map(offset, part);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{refused:?}"
+        );
+    }
+    let range = external.map(0, len as u64).unwrap();
+    drop(external);
+    let bytes = pattern(len, 2);
+    let (from, to) = (fixture.host(&bytes), fixture.host(&vec![0; len]));
+    let copy = Command::copy(from.all(), range.clone()).unwrap();
+    fixture.queue.submit(copy).unwrap();
+    let copy = Command::copy(range, to.all()).unwrap();
+    fixture.queue.submit(copy).unwrap();
+    fixture.finish();
+    let mut found = vec![0; len];
+    to.read(0, &mut found).unwrap();
+    assert!(found == bytes);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn descriptors_of_other_things_are_no_external_memory() {
+    let fixture = fixture();
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    let refused = fixture.context.import_external_memory(file.into(), 1 << 21);
+    assert!(matches!(refused, Err(Error::Driver { .. })), "{refused:?}");
+    let (read, _write) = std::io::pipe().unwrap();
+    let refused = fixture.context.import_external_memory(read.into(), 1 << 21);
+    assert!(matches!(refused, Err(Error::Driver { .. })), "{refused:?}");
+}
