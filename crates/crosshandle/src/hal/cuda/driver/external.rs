@@ -13,8 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 impl Driver {
-    /// Imports memory by a descriptor whose kind only the drivers know. Anything may be behind it; the driver
-    /// refuses what is none of its own.
+    /// Imports memory by one of the driver's descriptors. Whether memory is behind it the driver says.
     pub(crate) fn import_external(&self, file: OwnedFd, len: u64) -> Result<ExternalHandle> {
         let mut external = ExternalHandle::NONE;
         // SAFETY: a union of a number and of pointers, for which zeros are good.

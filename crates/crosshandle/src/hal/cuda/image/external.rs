@@ -5,8 +5,10 @@ use super::object::CudaLevels;
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::Gpu;
 use crate::hal::cuda::driver::{DeviceAddress, ExternalHandle};
+use crate::hal::cuda::memory::NVIDIA_MAJOR;
 use crate::hal::cuda::scheduler::Urgency;
 use crate::hal::{DeviceLevels, ExternalMapping, ExternalMemory};
+use crate::os::descriptor::{self, FileKind};
 use crate::os::process;
 use crate::types::{Address, ImageDescription};
 use std::os::fd::OwnedFd;
@@ -33,6 +35,13 @@ unsafe impl Sync for CudaMapping {}
 
 /// Imports memory. The driver may wait for streams, so the caller holds no lock.
 pub(crate) fn import(gpu: &Arc<Gpu>, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>> {
+    let kind = descriptor::kind(&file).map_err(Error::os("looking at imported memory"))?;
+    // The driver sees no descriptor that is none of its own.
+    if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
+        return Err(Error::invalid(
+            "this descriptor is not one that the NVIDIA driver has exported memory as",
+        ));
+    }
     let _current = gpu.enter()?;
     let driver = gpu.driver();
     let handle = driver.beside_captures(|| driver.import_external(file, len))?;
