@@ -3,6 +3,7 @@
 
    The kernels are the file that the variable IMAGES_PTX names: images.ptx of the library's tests. */
 #include "kernels.h"
+#include <sys/mman.h>
 
 enum { WIDTH = 48, HEIGHT = 20, PIXELS = WIDTH * HEIGHT };
 
