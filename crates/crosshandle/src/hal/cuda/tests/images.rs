@@ -402,7 +402,7 @@ fn blend(fixture: &Fixture, view: &crate::ImageView, right: f32, scale: [f32; 2]
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn memory_of_the_device_and_of_the_host_is_an_image() {
+fn memory_of_all_kinds_is_an_image() {
     let fixture = fixture();
     let pixel = format(ChannelOrder::R, ChannelType::Float);
     let floats: Vec<f32> = (0..PIXELS).map(|index| index as f32).collect();
@@ -416,7 +416,7 @@ fn memory_of_the_device_and_of_the_host_is_an_image() {
         }
     }
     let host = fixture.host(&bytes);
-    for kind in [MemoryKind::Device, MemoryKind::Host] {
+    for kind in [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared] {
         let options = AllocationOptions::new(bytes.len())
             .kind(kind)
             .align(limits.start_alignment);
