@@ -484,6 +484,14 @@ fn what_there_is_not_is_refused() {
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
     let large = context.create_image(&describe(ImageKind::TwoD, wide(), [1 << 30, 4, 1]));
     assert!(matches!(large, Err(Error::InvalidArgument(_))), "{large:?}");
+    let limits = *context.device().images().unwrap();
+    let wide_layers = [limits.layer_2d[0] + 1, 1, 2];
+    let large = context.create_image(&describe(ImageKind::TwoDArray, wide(), wide_layers));
+    assert!(matches!(large, Err(Error::InvalidArgument(_))), "{large:?}");
+    let long = [limits.layer_1d, 2, 1];
+    context
+        .create_image(&describe(ImageKind::OneDArray, wide(), long))
+        .unwrap();
     let odd = context.create_image(&describe(ImageKind::Cube, wide(), [4, 5, 6]));
     assert!(matches!(odd, Err(Error::InvalidArgument(_))), "{odd:?}");
     let image = fixture.flat(wide());
