@@ -158,7 +158,7 @@ pub use api::event::{
     Values,
 };
 pub use api::holder;
-pub use api::image::{Image, ImageView, LevelledImage, Sampler};
+pub use api::image::{ExternalMemory, Image, ImageView, LevelledImage, Sampler};
 pub use api::memory::{
     Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,
 };

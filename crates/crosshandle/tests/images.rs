@@ -4,7 +4,7 @@
 use crosshandle::{
     Addressing, ChannelOrder, ChannelType, Command, Context, Device, Error, Filter, Image,
     ImageDescription, ImageFormat, ImageKind, ImagePart, KernelArguments, LaunchShape, Pitches,
-    ProgramImage, QueueOrder, SamplerDescription,
+    ProgramImage, QueueOrder, SamplerDescription, Sampling,
 };
 use std::time::Duration;
 
@@ -254,4 +254,33 @@ fn a_kernel_takes_images_where_it_has_such_parameters() {
     assert!(launch(new().sampler(&how).image(&one).sampler(&how).value(1_u32)).is_err());
     assert!(launch(new().address(64).image(&one).sampler(&how).value(1_u32)).is_err());
     assert!(launch(new().image(&one).image(&one).image(&one).value(1_u32)).is_err());
+}
+
+#[test]
+fn views_of_images_are_refused_where_there_are_none() {
+    let Some(context) = context() else { return };
+    assert_eq!(context.device().images().unwrap().views, None);
+    let (one, description) = (image(&context), *image(&context).description());
+    let sampling = Sampling::from(sampler());
+    let memory = context.allocate(BYTES).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    for refused in [
+        one.sampled_view(&sampling).err(),
+        one.unsampled_view().err(),
+        context.create_levelled_image(&description, 2).err(),
+        context
+            .view_memory(&memory.all(), &description, 24, &sampling)
+            .err(),
+        context.check_view(&description, 1).err(),
+        context.check_memory_view(&description, 24).err(),
+        context.import_external_memory(file.into(), 4096).err(),
+    ] {
+        assert!(
+            matches!(&refused, Some(Error::Unsupported(text)) if text.contains("no views")),
+            "{refused:?}"
+        );
+    }
+    let cube = ImageDescription::new(ImageKind::Cube, FORMAT, [4, 4, 6]);
+    let refused = context.create_image(&cube).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
 }

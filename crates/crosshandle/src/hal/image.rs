@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::types::{Address, ImageDescription, ImageFormat, Pitches, SamplerDescription, Sampling};
 use smallvec::SmallVec;
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -46,6 +47,28 @@ pub(crate) trait Views {
 
     /// Makes a view through which kernels read and write pixels as they are.
     fn unsampled(&self, image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>>;
+
+    /// Imports memory of another interface on the same device, by a descriptor that this was exported as.
+    fn import_external(&self, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>>;
+}
+
+/// Memory of another interface.
+pub(crate) trait ExternalMemory: Any + Send + Sync {
+    /// Maps a part that is inside.
+    fn map(self: Arc<Self>, offset: u64, len: u64) -> Result<Arc<dyn ExternalMapping>>;
+
+    /// Maps the memory as an image that the other interface has put there.
+    fn levels(
+        self: Arc<Self>,
+        image: &ImageDescription,
+        levels: u32,
+    ) -> Result<Arc<dyn DeviceLevels>>;
+}
+
+/// A mapped part of memory of another interface, which it keeps.
+pub(crate) trait ExternalMapping: Any + Send + Sync {
+    /// Returns the start: a device address.
+    fn start(&self) -> Address;
 }
 
 /// What a view shows.

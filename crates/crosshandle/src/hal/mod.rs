@@ -114,8 +114,8 @@ pub(crate) use graph::{
     DriverGraph, GraphNode, GraphNodes, GraphRun, Graphs, PreparedNode, RecordedWork,
 };
 pub(crate) use image::{
-    DeviceImage, DeviceLevels, DeviceSampler, DeviceView, ImageCopy, ImageSide, Images, ViewSource,
-    Views,
+    DeviceImage, DeviceLevels, DeviceSampler, DeviceView, ExternalMapping, ExternalMemory,
+    ImageCopy, ImageSide, Images, ViewSource, Views,
 };
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub(crate) use submission::{

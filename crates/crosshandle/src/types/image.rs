@@ -14,6 +14,10 @@ pub struct ImageLimits {
     pub size_3d: [usize; 3],
     /// The most images of an array.
     pub layers: usize,
+    /// The longest row of an array, in pixels.
+    pub layer_1d: usize,
+    /// The largest rectangle of an array, in pixels.
+    pub layer_2d: [usize; 2],
     /// The most images that a kernel reads.
     pub read_arguments: u32,
     /// The most images that a kernel writes.
@@ -238,8 +242,8 @@ impl ImageDescription {
             ImageKind::OneD => [limits.size_1d, 1, 1],
             ImageKind::TwoD => [limits.size_2d[0], limits.size_2d[1], 1],
             ImageKind::ThreeD => limits.size_3d,
-            ImageKind::OneDArray => [limits.size_1d, limits.layers, 1],
-            ImageKind::TwoDArray => [limits.size_2d[0], limits.size_2d[1], limits.layers],
+            ImageKind::OneDArray => [limits.layer_1d, limits.layers, 1],
+            ImageKind::TwoDArray => [limits.layer_2d[0], limits.layer_2d[1], limits.layers],
             ImageKind::Cube => {
                 let edge = limits.views.map_or(0, |views| views.cube);
                 [edge, edge, 6]
@@ -396,6 +400,8 @@ mod tests {
         size_2d: [100, 90],
         size_3d: [50, 40, 30],
         layers: 20,
+        layer_1d: 80,
+        layer_2d: [70, 60],
         read_arguments: 8,
         write_arguments: 8,
         read_write_arguments: 0,
@@ -432,8 +438,13 @@ mod tests {
         assert!(!fits(ImageKind::OneD, [1, 2, 1]) && !fits(ImageKind::OneD, [0, 1, 1]));
         assert!(fits(ImageKind::TwoD, [100, 90, 1]) && !fits(ImageKind::TwoD, [100, 90, 2]));
         assert!(fits(ImageKind::ThreeD, [50, 40, 30]) && !fits(ImageKind::ThreeD, [50, 41, 30]));
-        assert!(fits(ImageKind::OneDArray, [100, 20, 1]));
-        assert!(!fits(ImageKind::TwoDArray, [100, 90, 21]));
+        assert!(fits(ImageKind::OneDArray, [80, 20, 1]));
+        assert!(!fits(ImageKind::OneDArray, [81, 20, 1]));
+        assert!(fits(ImageKind::TwoDArray, [70, 60, 20]));
+        assert!(!fits(ImageKind::TwoDArray, [70, 60, 21]));
+        assert!(!fits(ImageKind::TwoDArray, [70, 61, 20]));
+        // Without views there are no cubes.
+        assert!(!fits(ImageKind::Cube, [4, 4, 6]));
         assert!(!fits(ImageKind::ThreeD, [usize::MAX; 3]));
     }
 

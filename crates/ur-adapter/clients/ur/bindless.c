@@ -3,6 +3,7 @@
 
    The kernels are the file that the variable IMAGES_PTX names: images.ptx of the library's tests. */
 #include "kernels.h"
+#include <sys/mman.h>
 
 enum { WIDTH = 48, HEIGHT = 20, PIXELS = WIDTH * HEIGHT };
 
@@ -488,11 +489,40 @@ static void import(struct runtime *ur) {
   ur_bool_t found = true;
   UR(urBindlessImagesSupportsImportingHandleTypeExp(ur->device, UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD, &found));
   EXPECT(found == supports(ur, UR_DEVICE_INFO_EXTERNAL_MEMORY_IMPORT_SUPPORT_EXP));
-  if (found)
-    return;
   ur_exp_file_descriptor_t file = {UR_STRUCTURE_TYPE_EXP_FILE_DESCRIPTOR, NULL, 0};
   ur_exp_external_mem_desc_t description = {UR_STRUCTURE_TYPE_EXP_EXTERNAL_MEM_DESC, &file};
   ur_exp_external_mem_handle_t memory = NULL;
+  ur_exp_external_semaphore_desc_t signals = {UR_STRUCTURE_TYPE_EXP_EXTERNAL_SEMAPHORE_DESC, &file};
+  ur_exp_external_semaphore_handle_t semaphore = NULL;
+  EXPECT(!supports(ur, UR_DEVICE_INFO_EXTERNAL_SEMAPHORE_IMPORT_SUPPORT_EXP));
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+          urBindlessImagesImportExternalSemaphoreExp(ur->context, ur->device,
+                                                     UR_EXP_EXTERNAL_SEMAPHORE_TYPE_OPAQUE_FD, &signals,
+                                                     &semaphore));
+  if (found) {
+    /* A file is no memory of the driver's, and stays the program's; neither is what is not open. */
+    file.fd = memfd_create("no memory of a GPU", MFD_CLOEXEC);
+    EXPECT(file.fd >= 0 && ftruncate(file.fd, 1 << 21) == 0);
+    EXPECT(urBindlessImagesImportExternalMemoryExp(ur->context, ur->device, 1 << 21,
+                                                   UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD, &description,
+                                                   &memory) != UR_RESULT_SUCCESS);
+    EXPECT(close(file.fd) == 0);
+    ANSWERS(UR_RESULT_ERROR_INVALID_VALUE,
+            urBindlessImagesImportExternalMemoryExp(ur->context, ur->device, 1 << 21,
+                                                    UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD, &description,
+                                                    &memory));
+    file.fd = -1;
+    ANSWERS(UR_RESULT_ERROR_INVALID_VALUE,
+            urBindlessImagesImportExternalMemoryExp(ur->context, ur->device, 1 << 21,
+                                                    UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD, &description,
+                                                    &memory));
+    ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+            urBindlessImagesImportExternalMemoryExp(ur->context, ur->device, 1 << 21,
+                                                    UR_EXP_EXTERNAL_MEM_TYPE_DMA_BUF, &description,
+                                                    &memory));
+    EXPECT(memory == NULL);
+    return;
+  }
   ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
           urBindlessImagesImportExternalMemoryExp(ur->context, ur->device, 4096,
                                                   UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD, &description, &memory));

@@ -2,8 +2,9 @@
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
-use crosshandle::{Image, ImageView, LevelledImage};
+use crosshandle::{Image, ImageView, LevelledImage, MemoryRange};
 use std::collections::HashMap;
+use std::ffi::c_void;
 
 /// An image that the user knows.
 #[derive(Clone)]
@@ -28,6 +29,8 @@ pub(crate) enum ViewKind {
 pub(crate) struct BindlessImages {
     images: Lock<HashMap<usize, Known>>,
     views: Lock<HashMap<(ViewKind, u64), Vec<ImageView>>>,
+    /// Mapped memory of other interfaces, by its address.
+    mappings: Lock<HashMap<usize, MemoryRange>>,
 }
 
 fn unknown_image() -> Failure {
@@ -128,5 +131,26 @@ impl BindlessImages {
                 ViewKind::Unsampled => "this is no unsampled image of this context",
             })
         })
+    }
+
+    /// Keeps mapped memory of another interface, and returns its address.
+    pub(crate) fn add_mapping(&self, range: MemoryRange) -> *mut c_void {
+        let start = range.as_ptr();
+        self.mappings.lock().insert(start.addr(), range);
+        start.cast()
+    }
+
+    /// Returns mapped memory by its start.
+    pub(crate) fn mapping(&self, start: *const c_void) -> Option<MemoryRange> {
+        self.mappings.lock().get(&start.addr()).cloned()
+    }
+
+    /// Forgets mapped memory, and returns it to be dropped.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if none is mapped there.
+    pub(crate) fn remove_mapping(&self, start: *const c_void) -> Result<MemoryRange> {
+        let found = self.mappings.lock().remove(&start.addr());
+        found.ok_or_else(|| Failure::argument("no memory of another interface is mapped here"))
     }
 }

@@ -13,7 +13,7 @@ use crate::api::command::graph::Graph;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
-use crate::api::image::{Image, ImageView, LevelledImage, Sampler};
+use crate::api::image::{ExternalMemory, Image, ImageView, LevelledImage, Sampler};
 use crate::api::memory::{Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryRange};
 use crate::api::physical::PhysicalMemory;
 use crate::api::program::Program;
@@ -30,6 +30,7 @@ use crate::types::{
     QueueOrder, SamplerDescription, Sampling,
 };
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
 
@@ -424,6 +425,16 @@ impl Context {
         levels: u32,
     ) -> Result<LevelledImage> {
         LevelledImage::create(self.core(), description, levels)
+    }
+
+    /// Imports memory of another interface of the same device, such as Vulkan, by the descriptor of `len` bytes that it
+    /// was exported as (an opaque one). Memory of other processes' contexts is opened by its handle instead.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images; what the driver
+    /// refuses.
+    pub fn import_external_memory(&self, file: OwnedFd, len: u64) -> Result<ExternalMemory> {
+        ExternalMemory::import(self.core(), file, len)
     }
 
     /// Refuses an image of so many levels that has no views, without making one.

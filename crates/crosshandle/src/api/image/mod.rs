@@ -1,8 +1,10 @@
 //! Images and samplers.
 
 mod command;
+mod external;
 mod view;
 
+pub use external::ExternalMemory;
 pub use view::{ImageView, LevelledImage};
 
 use crate::api::core::ContextCore;

@@ -35,7 +35,7 @@ pub struct LevelledImage {
 }
 
 /// Returns the maker of views, and their limits.
-fn views(core: &ContextCore) -> Result<(&dyn Views, ViewLimits)> {
+pub(super) fn views(core: &ContextCore) -> Result<(&dyn Views, ViewLimits)> {
     let maker = maker(core)?.views();
     let limits = core.device().images()?.views;
     maker.zip(limits).ok_or_else(|| {
@@ -140,12 +140,22 @@ impl LevelledImage {
         let (views, limits) = views(core)?;
         description.check(core.device().images()?)?;
         check_levels(description, levels, &limits)?;
-        Ok(Self {
+        let inner = views.create_levelled(description, levels)?;
+        Ok(Self::new(core, inner, description, levels))
+    }
+
+    pub(super) fn new(
+        core: &Arc<ContextCore>,
+        inner: Arc<dyn DeviceLevels>,
+        description: &ImageDescription,
+        levels: u32,
+    ) -> Self {
+        Self {
             core: Arc::clone(core),
-            inner: views.create_levelled(description, levels)?,
+            inner,
             description: *description,
             levels,
-        })
+        }
     }
 
     /// Returns what the first level was made as.
@@ -195,7 +205,11 @@ impl LevelledImage {
 }
 
 /// Refuses a number of levels that an image cannot have.
-fn check_levels(image: &ImageDescription, levels: u32, limits: &ViewLimits) -> Result<()> {
+pub(super) fn check_levels(
+    image: &ImageDescription,
+    levels: u32,
+    limits: &ViewLimits,
+) -> Result<()> {
     let most = image.most_levels();
     if levels == 0 || levels > most {
         return Err(Error::invalid(format!(

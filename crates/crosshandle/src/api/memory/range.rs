@@ -49,7 +49,7 @@ impl MemoryRange {
 
     /// Makes a range that keeps its memory alive.
     #[inline(always)] // As `Memory::all`.
-    pub(super) fn of_memory(
+    pub(crate) fn of_memory(
         address: Address,
         len: usize,
         access: Access,

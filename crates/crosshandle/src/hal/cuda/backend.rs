@@ -7,9 +7,9 @@ use super::{image, program, queue};
 use crate::error::Result;
 use crate::hal::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceImage, DeviceLevels,
-    DeviceSampler, DeviceView, DriverGraph, DriverHandles, GraphNodes, Graphs, Images,
-    LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment, ViewSource, Views,
-    Work,
+    DeviceSampler, DeviceView, DriverGraph, DriverHandles, ExternalMemory, GraphNodes, Graphs,
+    Images, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment,
+    ViewSource, Views, Work,
 };
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{BackendBlob, Import, Shared};
@@ -17,6 +17,7 @@ use crate::types::{
     Access, DeviceInfo, ImageDescription, ImageFormat, ImageLimits, KernelLimits, MemoryKind,
     Ownership, ProgramImage, ProgramOptions, QueueOrder, SamplerDescription, Sampling,
 };
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The driver's devices.
@@ -221,6 +222,10 @@ impl Views for CudaContext {
 
     fn unsampled(&self, image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>> {
         image::unsampled(image)
+    }
+
+    fn import_external(&self, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>> {
+        image::import(&self.gpu, file, len)
     }
 }
 

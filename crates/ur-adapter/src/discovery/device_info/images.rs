@@ -59,11 +59,13 @@ fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
     let number = |of: fn(&ViewLimits) -> usize| views().as_ref().map_or(0, of);
     Some(match asked {
         name::UR_DEVICE_INFO_BINDLESS_IMAGES_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_BINDLESS_IMAGES_SHARED_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_1D_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_2D_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MIPMAP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MIPMAP_ANISOTROPY_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MIPMAP_LEVEL_REFERENCE_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_EXTERNAL_MEMORY_IMPORT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CUBEMAP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CUBEMAP_SEAMLESS_FILTERING_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_1D_USM_SUPPORT_EXP
@@ -75,11 +77,9 @@ fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLE_2D_USM_SUPPORT_EXP => has(),
 
         // Where there are bindless images, the driver's textures have no gamma curves here, fetch no pixel of an
-        // image of one dimension by its number, and sample no row of memory between its pixels. Shared memory
-        // is the host's. No image is made to gather from, and nothing of other interfaces is imported.
+        // image of one dimension by its number, and sample no row of memory between its pixels. No image is made
+        // to gather from, and no semaphore of other interfaces is imported.
         name::UR_DEVICE_INFO_IMAGE_SRGB
-        | name::UR_DEVICE_INFO_BINDLESS_IMAGES_SHARED_USM_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_EXTERNAL_MEMORY_IMPORT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_EXTERNAL_SEMAPHORE_IMPORT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_1D_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLE_1D_USM_SUPPORT_EXP

@@ -1,28 +1,27 @@
-//! Memory and semaphores of other interfaces, such as Vulkan: none are imported.
+//! Memory of other interfaces, such as Vulkan, by the descriptors that they export. Semaphores of theirs are not
+//! imported: a stream that waits for one could not be told from one that never goes on.
 
-use crate::abi::boundary::{Out, entry_points};
-use crate::abi::failure::Failure;
-use crate::abi::object::Handle;
+use super::image::{describe, refusal};
+use crate::abi::boundary::{In, InMut, Out, entry_points, not_null};
+use crate::abi::chain;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, Object, Ref, Shared, release};
 use crate::abi::stub::{Reason, Stub};
+use crate::context::Context;
+use crate::context::bindless::Known;
 use crate::discovery::Device;
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use unified_runtime_sys::{
-    ur_bool_t, ur_exp_external_mem_type_t, ur_pfnBindlessImagesFreeMappedLinearMemoryExp_t,
-    ur_pfnBindlessImagesImportExternalMemoryExp_t,
-    ur_pfnBindlessImagesImportExternalSemaphoreExp_t, ur_pfnBindlessImagesMapExternalArrayExp_t,
-    ur_pfnBindlessImagesMapExternalLinearMemoryExp_t,
-    ur_pfnBindlessImagesReleaseExternalMemoryExp_t,
+    ur_bool_t, ur_exp_external_mem_desc_t, ur_exp_external_mem_handle_t,
+    ur_exp_external_mem_handle_t_, ur_exp_external_mem_type_t, ur_exp_file_descriptor_t,
+    ur_exp_image_mem_native_handle_t, ur_image_desc_t, ur_image_format_t,
+    ur_pfnBindlessImagesImportExternalSemaphoreExp_t,
     ur_pfnBindlessImagesReleaseExternalSemaphoreExp_t,
     ur_pfnBindlessImagesSignalExternalSemaphoreExp_t,
-    ur_pfnBindlessImagesWaitExternalSemaphoreExp_t,
+    ur_pfnBindlessImagesWaitExternalSemaphoreExp_t, ur_result_t, ur_structure_type_t,
 };
-
-/// Why no memory of other interfaces is imported.
-struct Memory;
-
-impl Reason for Memory {
-    const TEXT: &str = "this adapter imports no memory of other interfaces; memory of other processes is \
-                        opened by its handle";
-}
 
 /// Why no semaphores of other interfaces are imported.
 struct Semaphores;
@@ -32,15 +31,6 @@ impl Reason for Semaphores {
                         are opened by their handles";
 }
 
-pub(super) const MEMORY_IMPORT: ur_pfnBindlessImagesImportExternalMemoryExp_t =
-    Stub::<Memory>::STUB;
-pub(super) const MEMORY_MAP_ARRAY: ur_pfnBindlessImagesMapExternalArrayExp_t = Stub::<Memory>::STUB;
-pub(super) const MEMORY_MAP_LINEAR: ur_pfnBindlessImagesMapExternalLinearMemoryExp_t =
-    Stub::<Memory>::STUB;
-pub(super) const MEMORY_RELEASE: ur_pfnBindlessImagesReleaseExternalMemoryExp_t =
-    Stub::<Memory>::STUB;
-pub(super) const MEMORY_FREE: ur_pfnBindlessImagesFreeMappedLinearMemoryExp_t =
-    Stub::<Memory>::STUB;
 pub(super) const SEMAPHORE_IMPORT: ur_pfnBindlessImagesImportExternalSemaphoreExp_t =
     Stub::<Semaphores>::STUB;
 pub(super) const SEMAPHORE_RELEASE: ur_pfnBindlessImagesReleaseExternalSemaphoreExp_t =
@@ -50,15 +40,173 @@ pub(super) const SEMAPHORE_WAIT: ur_pfnBindlessImagesWaitExternalSemaphoreExp_t 
 pub(super) const SEMAPHORE_SIGNAL: ur_pfnBindlessImagesSignalExternalSemaphoreExp_t =
     Stub::<Semaphores>::STUB;
 
+/// Memory of another interface.
+pub(super) struct ExternalMemory {
+    context: Ref<Context>,
+    inner: crosshandle::ExternalMemory,
+}
+
+impl Object for ExternalMemory {
+    type Opaque = ur_exp_external_mem_handle_t_;
+}
+
+impl ExternalMemory {
+    /// Refuses memory of another context.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT`.
+    fn check_context(&self, context: &Context) -> Result<()> {
+        match Arc::ptr_eq(self.context.state(), context.state()) {
+            true => Ok(()),
+            false => Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT,
+                "this memory was imported into another context",
+            )),
+        }
+    }
+}
+
+/// Returns whether memory of a kind is imported into a device: by opaque descriptors.
+///
+/// # Errors
+/// `INVALID_ENUMERATION`.
+fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
+    if kind.0 > ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_WIN32_NT_DX11_RESOURCE.0 {
+        return Err(Failure::ENUMERATION);
+    }
+    let has_views = device
+        .inner()
+        .images()
+        .is_ok_and(|limits| limits.views.is_some());
+    Ok(has_views && kind == ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD)
+}
+
+/// Returns the descriptor that a description names, still the caller's.
+///
+/// # Errors
+/// `INVALID_VALUE` if it names none.
+///
+/// # Safety
+/// The structures that follow the description are valid, and a descriptor is one of the caller's.
+unsafe fn descriptor(desc: &ur_exp_external_mem_desc_t) -> Result<BorrowedFd<'_>> {
+    let kind = ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_FILE_DESCRIPTOR;
+    // SAFETY: as promised to this function.
+    let named = unsafe { chain::find::<ur_exp_file_descriptor_t>(desc.pNext, kind) };
+    match named {
+        // SAFETY: open, by the caller's promise; what is not open the system refuses to duplicate.
+        Some(named) if named.fd >= 0 => Ok(unsafe { BorrowedFd::borrow_raw(named.fd) }),
+        _ => Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+            "the description names no descriptor",
+        )),
+    }
+}
+
 entry_points! {
     pub(super) fn supports_importing(
         device: Handle<Device>,
         kind: ur_exp_external_mem_type_t,
         supported: Out<ur_bool_t>,
     ) {
-        if kind.0 > ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_WIN32_NT_DX11_RESOURCE.0 {
-            return Err(Failure::ENUMERATION);
+        supported.put(imports(device, kind)?.into())
+    }
+
+    /// On success the descriptor is this adapter's.
+    pub(super) fn import(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        size: usize,
+        kind: ur_exp_external_mem_type_t,
+        desc: InMut<ur_exp_external_mem_desc_t>,
+        imported: Out<ur_exp_external_mem_handle_t>,
+    ) {
+        let inner = context.on(device)?;
+        if !imports(device, kind)? {
+            return Err(Failure::unsupported(
+                "this device imports no such memory of other interfaces; memory of other processes is opened by \
+                 its handle",
+            ));
         }
-        supported.put(false.into())
+        if size == 0 {
+            return Err(Failure::SIZE);
+        }
+        // SAFETY: the caller passes a valid chain, with a descriptor of its own.
+        let given = unsafe { descriptor(desc) }?;
+        // The driver takes the one that it gets; the caller keeps its own if it refuses.
+        let own = given.try_clone_to_owned().map_err(|error| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                format!("the descriptor {} cannot be used: {error}", given.as_raw_fd()),
+            )
+        })?;
+        let inner = inner.import_external_memory(own, size as u64)?;
+        // SAFETY: the caller's until now, and given away with this call.
+        drop(unsafe { OwnedFd::from_raw_fd(given.as_raw_fd()) });
+        let context = context.to_ref();
+        imported.put(Shared::hand_out(Shared::new(ExternalMemory { context, inner })))
+    }
+
+    /// The image keeps the memory, and is freed as others are.
+    pub(super) fn map_array(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        format: In<ur_image_format_t>,
+        desc: In<ur_image_desc_t>,
+        memory: Handle<ExternalMemory>,
+        mapped: Out<ur_exp_image_mem_native_handle_t>,
+    ) {
+        context.on(device)?;
+        memory.check_context(context)?;
+        let (image, levels) = describe(format, desc)?;
+        let whole = memory.inner.image(&image, levels).map_err(refusal)?;
+        let known = match levels {
+            1 => Known::Image(whole.level(0)?),
+            _ => Known::Levels(whole),
+        };
+        mapped.put(context.state().bindless.add(known))
+    }
+
+    /// The mapping keeps the memory.
+    pub(super) fn map_linear(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        offset: u64,
+        size: u64,
+        memory: Handle<ExternalMemory>,
+        mapped: Out<*mut c_void>,
+    ) {
+        context.on(device)?;
+        memory.check_context(context)?;
+        let range = memory.inner.map(offset, size).map_err(|error| match error {
+            crosshandle::Error::InvalidArgument(_) => {
+                Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_SIZE)
+            }
+            error => error.into(),
+        })?;
+        mapped.put(context.state().bindless.add_mapping(range))
+    }
+
+    pub(super) fn free_linear(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        mapped: *mut c_void,
+    ) {
+        context.on(device)?;
+        not_null(mapped)?;
+        drop(context.state().bindless.remove_mapping(mapped)?);
+        Ok(())
+    }
+
+    pub(super) fn release_memory(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        memory: ur_exp_external_mem_handle_t,
+    ) {
+        context.on(device)?;
+        // SAFETY: the caller passes a handle, which is not used any more.
+        match unsafe { release::<ExternalMemory>(memory) } {
+            ur_result_t::UR_RESULT_SUCCESS => Ok(()),
+            result => Err(result.into()),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! - `image`: memory of images, their levels, and what they answer.
 //! - `view`: the numbers, sampled and unsampled.
 //! - `support`: what can be made.
-//! - `external`: memory and semaphores of other interfaces.
+//! - `external`: memory of other interfaces.
 //!
 //! Copies are commands, in `enqueue::bindless`.
 //!
@@ -33,11 +33,11 @@ pub(crate) const TABLE: ur_bindless_images_exp_dditable_t = ur_bindless_images_e
     pfnGetImageSampledHandleSupportExp: Some(support::sampled),
     pfnMipmapGetLevelExp: Some(image::get_level),
     pfnMipmapFreeExp: Some(image::free_levels),
-    pfnImportExternalMemoryExp: external::MEMORY_IMPORT,
-    pfnMapExternalArrayExp: external::MEMORY_MAP_ARRAY,
-    pfnMapExternalLinearMemoryExp: external::MEMORY_MAP_LINEAR,
-    pfnReleaseExternalMemoryExp: external::MEMORY_RELEASE,
-    pfnFreeMappedLinearMemoryExp: external::MEMORY_FREE,
+    pfnImportExternalMemoryExp: Some(external::import),
+    pfnMapExternalArrayExp: Some(external::map_array),
+    pfnMapExternalLinearMemoryExp: Some(external::map_linear),
+    pfnReleaseExternalMemoryExp: Some(external::release_memory),
+    pfnFreeMappedLinearMemoryExp: Some(external::free_linear),
     pfnSupportsImportingHandleTypeExp: Some(external::supports_importing),
     pfnImportExternalSemaphoreExp: external::SEMAPHORE_IMPORT,
     pfnReleaseExternalSemaphoreExp: external::SEMAPHORE_RELEASE,

@@ -129,7 +129,9 @@ entry_points! {
             Err(unknown) => {
                 let start = ptr::with_exposed_provenance(image);
                 // The view keeps it, and freeing it does not wait for that.
-                let memory = state.usm.adopt(start).ok_or(unknown)?;
+                let memory = state.usm.adopt(start);
+                let memory = memory.or_else(|| state.bindless.mapping(start));
+                let memory = memory.ok_or(unknown)?;
                 let view = inner.view_memory(&memory, &description, desc.rowPitch, &sampling);
                 view.map_err(refusal)?
             }

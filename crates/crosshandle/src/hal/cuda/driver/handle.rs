@@ -1,8 +1,8 @@
 //! The driver's handles, as values.
 
 use cudarc::driver::sys::{
-    CUarray, CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmipmappedArray,
-    CUmodule, CUstream,
+    CUarray, CUcontext, CUevent, CUexternalMemory, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
+    CUmipmappedArray, CUmodule, CUstream,
 };
 use std::ptr;
 
@@ -61,4 +61,6 @@ handles! {
     ArrayHandle(CUarray);
     /// Arrays of several levels.
     LevelsHandle(CUmipmappedArray);
+    /// Memory of another interface.
+    ExternalHandle(CUexternalMemory);
 }

@@ -63,7 +63,7 @@ pub(crate) struct TextureRules {
 }
 
 impl ArrayShape {
-    fn description(&self, pixel: Pixel) -> CUDA_ARRAY3D_DESCRIPTOR {
+    pub(super) fn description(&self, pixel: Pixel) -> CUDA_ARRAY3D_DESCRIPTOR {
         let mut flags = CUDA_ARRAY3D_SURFACE_LDST;
         if self.is_layered {
             flags |= CUDA_ARRAY3D_LAYERED;
@@ -172,7 +172,7 @@ impl Driver {
         self.library.images.is_some()
     }
 
-    fn images(&self) -> Result<&ImageLibrary> {
+    pub(super) fn images(&self) -> Result<&ImageLibrary> {
         let images = self.library.images.as_ref();
         images.ok_or_else(|| Error::Unsupported("this driver has no images".into()))
     }

@@ -1,15 +1,17 @@
 //! `libcuda` and its functions.
 
 use super::{
-    ArrayHandle, Code, ContextHandle, EventHandle, FunctionHandle, GraphHandle, GraphNodeHandle,
-    GraphRunHandle, LevelsHandle, ModuleHandle, StreamHandle,
+    ArrayHandle, Code, ContextHandle, EventHandle, ExternalHandle, FunctionHandle, GraphHandle,
+    GraphNodeHandle, GraphRunHandle, LevelsHandle, ModuleHandle, StreamHandle,
 };
 use cudarc::driver::sys;
 use cudarc::driver::sys::{
-    CUDA_ARRAY3D_DESCRIPTOR, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
-    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUdevice, CUdeviceptr,
-    CUipcMemHandle, CUlaunchAttributeValue, CUlaunchConfig, CUlinkState, CUmemAccessDesc,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUstreamBatchMemOpParams, CUuuid,
+    CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
+    CUdevice, CUdeviceptr, CUipcMemHandle, CUlaunchAttributeValue, CUlaunchConfig, CUlinkState,
+    CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstreamBatchMemOpParams,
+    CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -256,6 +258,11 @@ library_of_some! {
         texture_destroy = cuTexObjectDestroy(c_ulonglong);
         surface_create = cuSurfObjectCreate(*mut c_ulonglong, *const CUDA_RESOURCE_DESC);
         surface_destroy = cuSurfObjectDestroy(c_ulonglong);
+        external_import = cuImportExternalMemory(*mut ExternalHandle, *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
+        external_map = cuExternalMemoryGetMappedBuffer(*mut CUdeviceptr, ExternalHandle, *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC);
+        external_levels = cuExternalMemoryGetMappedMipmappedArray(*mut LevelsHandle, ExternalHandle, *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC);
+        external_destroy = cuDestroyExternalMemory(ExternalHandle);
+        mem_free = cuMemFree_v2(CUdeviceptr);
     }
     optional {}
 }

@@ -5,6 +5,7 @@
 //! a panic in the middle of something, and a driver newer than the bindings may return codes that
 //! `cudarc`'s result type does not know, so they are taken as numbers.
 
+mod external;
 mod function;
 mod graph;
 mod handle;
@@ -28,8 +29,8 @@ pub(super) use cudarc::driver::sys;
 pub(super) use function::Grid;
 pub(super) use graph::{Graph, Step};
 pub(super) use handle::{
-    ArrayHandle, ContextHandle, EventHandle, FunctionHandle, LevelsHandle, ModuleHandle,
-    StreamHandle,
+    ArrayHandle, ContextHandle, EventHandle, ExternalHandle, FunctionHandle, LevelsHandle,
+    ModuleHandle, StreamHandle,
 };
 use handle::{GraphHandle, GraphNodeHandle, GraphRunHandle};
 pub(super) use image::{ArrayShape, Pixel, TextureRules, TextureSource};

@@ -6,11 +6,13 @@
 //! it, for code that samples by itself; who wants the device to sample makes a view.
 
 mod copy;
+mod external;
 mod format;
 mod object;
 mod view;
 
 pub(super) use copy::{calls, copies};
+pub(super) use external::import;
 pub(super) use format::check_format;
 pub(super) use object::{create, create_levels, create_sampler};
 pub(super) use view::{sampled, unsampled};

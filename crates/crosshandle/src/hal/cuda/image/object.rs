@@ -9,6 +9,7 @@ use crate::hal::{DeviceImage, DeviceLevels, DeviceSampler};
 use crate::os::process;
 use crate::types::{Addressing, Filter, ImageDescription, ImageKind, SamplerDescription};
 use smallvec::SmallVec;
+use std::any::Any;
 use std::sync::Arc;
 
 /// An array of the driver, with the surface by which kernels reach it. On drop both are destroyed when no stream
@@ -31,6 +32,8 @@ pub(super) struct CudaLevels {
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
+    /// The memory of another interface that they are in.
+    external: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// A sampler: a word for kernels.
@@ -83,6 +86,7 @@ pub(crate) fn create_levels(
         kind: image.kind,
         pixel,
         bytes: 2 * shape.bytes(pixel),
+        external: None,
     }))
 }
 
@@ -182,6 +186,23 @@ impl DeviceImage for CudaImage {
 }
 
 impl CudaLevels {
+    /// Wraps arrays in memory of another interface, which are destroyed before that is let go of.
+    pub(super) fn of_external(
+        gpu: &Arc<Gpu>,
+        levels: LevelsHandle,
+        (kind, pixel): (ImageKind, Pixel),
+        external: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            levels,
+            kind,
+            pixel,
+            bytes: 0,
+            external: Some(external),
+        }
+    }
+
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
@@ -196,8 +217,9 @@ impl Drop for CudaLevels {
         if process::is_forked() {
             return;
         }
-        let levels = self.levels;
+        let (levels, external) = (self.levels, self.external.take());
         let destroy = self.gpu.later("destroying an image", move |driver| {
+            let _external = external;
             // SAFETY: made for this, which its levels, its views and the commands that use them kept.
             unsafe { driver?.destroy_levels(levels) }
         });

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The number under which Linux knows all devices of the NVIDIA driver.
-const NVIDIA_MAJOR: u32 = 195;
+pub(crate) const NVIDIA_MAJOR: u32 = 195;
 
 /// Physical memory of a GPU.
 pub(crate) struct CudaPhysical {

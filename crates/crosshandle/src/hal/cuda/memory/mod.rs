@@ -7,9 +7,9 @@ pub(super) mod process_word;
 mod range;
 mod staging;
 
-pub(super) use device_memory::CudaPhysical;
 #[cfg(test)]
 pub(super) use device_memory::Reservation;
+pub(super) use device_memory::{CudaPhysical, NVIDIA_MAJOR};
 pub(super) use range::CudaRange;
 pub(super) use staging::Staging;
 

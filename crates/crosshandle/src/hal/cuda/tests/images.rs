@@ -402,7 +402,7 @@ fn blend(fixture: &Fixture, view: &crate::ImageView, right: f32, scale: [f32; 2]
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn memory_of_the_device_and_of_the_host_is_an_image() {
+fn memory_of_all_kinds_is_an_image() {
     let fixture = fixture();
     let pixel = format(ChannelOrder::R, ChannelType::Float);
     let floats: Vec<f32> = (0..PIXELS).map(|index| index as f32).collect();
@@ -416,7 +416,7 @@ fn memory_of_the_device_and_of_the_host_is_an_image() {
         }
     }
     let host = fixture.host(&bytes);
-    for kind in [MemoryKind::Device, MemoryKind::Host] {
+    for kind in [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared] {
         let options = AllocationOptions::new(bytes.len())
             .kind(kind)
             .align(limits.start_alignment);
@@ -484,6 +484,14 @@ fn what_there_is_not_is_refused() {
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
     let large = context.create_image(&describe(ImageKind::TwoD, wide(), [1 << 30, 4, 1]));
     assert!(matches!(large, Err(Error::InvalidArgument(_))), "{large:?}");
+    let limits = *context.device().images().unwrap();
+    let wide_layers = [limits.layer_2d[0] + 1, 1, 2];
+    let large = context.create_image(&describe(ImageKind::TwoDArray, wide(), wide_layers));
+    assert!(matches!(large, Err(Error::InvalidArgument(_))), "{large:?}");
+    let long = [limits.layer_1d, 2, 1];
+    context
+        .create_image(&describe(ImageKind::OneDArray, wide(), long))
+        .unwrap();
     let odd = context.create_image(&describe(ImageKind::Cube, wide(), [4, 5, 6]));
     assert!(matches!(odd, Err(Error::InvalidArgument(_))), "{odd:?}");
     let image = fixture.flat(wide());
@@ -519,4 +527,57 @@ fn many_images_come_and_go() {
         let image = fixture.context.create_image(&description).unwrap();
         drop(image.sampled_view(&nearest().into()).unwrap());
     }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn memory_that_the_driver_exported_is_imported_as_external_memory() {
+    use super::gpu;
+    let fixture = fixture();
+    let (gpu, len) = (gpu(), 1 << 21);
+    let exported = {
+        let _current = gpu.enter().unwrap();
+        let driver = gpu.driver();
+        let memory = driver.create_memory(gpu.handle(), len).unwrap();
+        driver.export_memory(&memory).unwrap()
+    };
+    let external = fixture.context.import_external_memory(exported, len as u64);
+    let external = external.expect("the driver takes its own descriptors here too");
+    for (offset, part) in [(0, len as u64 + 1), (len as u64, 1), (0, 0), (u64::MAX, 2)] {
+        let refused = external.map(offset, part);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{refused:?}"
+        );
+    }
+    let range = external.map(0, len as u64).unwrap();
+    drop(external);
+    let bytes = pattern(len, 2);
+    let (from, to) = (fixture.host(&bytes), fixture.host(&vec![0; len]));
+    let copy = Command::copy(from.all(), range.clone()).unwrap();
+    fixture.queue.submit(copy).unwrap();
+    let copy = Command::copy(range, to.all()).unwrap();
+    fixture.queue.submit(copy).unwrap();
+    fixture.finish();
+    let mut found = vec![0; len];
+    to.read(0, &mut found).unwrap();
+    assert!(found == bytes);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn descriptors_of_other_things_are_no_external_memory() {
+    let fixture = fixture();
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    let refused = fixture.context.import_external_memory(file.into(), 1 << 21);
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
+    let (read, _write) = std::io::pipe().unwrap();
+    let refused = fixture.context.import_external_memory(read.into(), 1 << 21);
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
 }

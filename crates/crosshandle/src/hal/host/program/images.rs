@@ -32,6 +32,8 @@ fn describe(limits: &opencl_cpu::ImageLimits) -> ImageLimits {
         size_2d: limits.size_2d,
         size_3d: limits.size_3d,
         layers: limits.layers,
+        layer_1d: limits.size_2d[0],
+        layer_2d: limits.size_2d,
         read_arguments: limits.read_arguments,
         write_arguments: limits.write_arguments,
         read_write_arguments: limits.read_write_arguments,

@@ -24,6 +24,8 @@ pub(crate) fn describe(
         size_2d: [flat; 2],
         size_3d: [deep; 3],
         layers: found.maxImageArraySlices as usize,
+        layer_1d: found.maxImageDims1D as usize,
+        layer_2d: [flat; 2],
         read_arguments: found.maxReadImageArgs,
         write_arguments: found.maxWriteImageArgs,
         // It does not say.

@@ -1,0 +1,130 @@
+//! Memory of other interfaces, as memory and as images.
+
+use super::format;
+use super::object::CudaLevels;
+use crate::error::{Error, Result};
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::driver::{DeviceAddress, ExternalHandle};
+use crate::hal::cuda::memory::NVIDIA_MAJOR;
+use crate::hal::cuda::scheduler::Urgency;
+use crate::hal::{DeviceLevels, ExternalMapping, ExternalMemory};
+use crate::os::descriptor::{self, FileKind};
+use crate::os::process;
+use crate::types::{Address, ImageDescription};
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// Imported memory. On drop it is let go of when no stream waits, after all that was mapped of it.
+pub(super) struct CudaExternal {
+    gpu: Arc<Gpu>,
+    handle: ExternalHandle,
+    len: u64,
+}
+
+/// A part of imported memory at an address.
+struct CudaMapping {
+    memory: Arc<CudaExternal>,
+    start: NonNull<u8>,
+}
+
+// SAFETY: an address of the device, which this does not access.
+unsafe impl Send for CudaMapping {}
+// SAFETY: as above.
+unsafe impl Sync for CudaMapping {}
+
+/// Imports memory. The driver may wait for streams, so the caller holds no lock.
+pub(crate) fn import(gpu: &Arc<Gpu>, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>> {
+    let kind = descriptor::kind(&file).map_err(Error::os("looking at imported memory"))?;
+    // The driver sees no descriptor that is none of its own.
+    if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
+        return Err(Error::invalid(
+            "this descriptor is not one that the NVIDIA driver has exported memory as",
+        ));
+    }
+    let _current = gpu.enter()?;
+    let driver = gpu.driver();
+    let handle = driver.beside_captures(|| driver.import_external(file, len))?;
+    Ok(Arc::new(CudaExternal {
+        gpu: Arc::clone(gpu),
+        handle,
+        len,
+    }))
+}
+
+impl CudaExternal {
+    fn later(&self, what: &'static str, mapped: Option<DeviceAddress>) {
+        if process::is_forked() {
+            return;
+        }
+        let handle = self.handle;
+        let release = self.gpu.later(what, move |driver| {
+            let driver = driver?;
+            // SAFETY: made for this, and used no more. What is mapped is queued before its memory, which it keeps.
+            unsafe {
+                match mapped {
+                    Some(start) => driver.unmap_external(start),
+                    None => driver.release_external(handle),
+                }
+            }
+        });
+        // Not waited for: it may be dropped by the thread that makes these calls.
+        let bytes = usize::try_from(self.len).unwrap_or(usize::MAX);
+        let bytes = if mapped.is_some() { 0 } else { bytes };
+        let scheduler = self.gpu.scheduler();
+        scheduler.call_later(Urgency::WhenQuiet, bytes, release);
+    }
+}
+
+impl Drop for CudaExternal {
+    fn drop(&mut self) {
+        self.later("letting go of memory of another interface", None);
+    }
+}
+
+impl Drop for CudaMapping {
+    fn drop(&mut self) {
+        let start = self.start.as_ptr().expose_provenance() as DeviceAddress;
+        let what = "unmapping memory of another interface";
+        self.memory.later(what, Some(start));
+    }
+}
+
+impl ExternalMemory for CudaExternal {
+    fn map(self: Arc<Self>, offset: u64, len: u64) -> Result<Arc<dyn ExternalMapping>> {
+        let _current = self.gpu.enter()?;
+        let driver = self.gpu.driver();
+        let map = || driver.map_external(self.handle, offset, len);
+        let start = driver.beside_captures(map)?;
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
+        let start = start.ok_or_else(|| Error::invalid("the driver has mapped nothing"))?;
+        Ok(Arc::new(CudaMapping {
+            memory: Arc::clone(&self),
+            start,
+        }))
+    }
+
+    fn levels(
+        self: Arc<Self>,
+        image: &ImageDescription,
+        levels: u32,
+    ) -> Result<Arc<dyn DeviceLevels>> {
+        let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
+        let _current = self.gpu.enter()?;
+        let driver = self.gpu.driver();
+        let map = || driver.external_levels(self.handle, &shape, pixel, levels);
+        let handle = driver.beside_captures(map)?;
+        Ok(Arc::new(CudaLevels::of_external(
+            &self.gpu,
+            handle,
+            (image.kind, pixel),
+            Arc::clone(&self) as _,
+        )))
+    }
+}
+
+impl ExternalMapping for CudaMapping {
+    fn start(&self) -> Address {
+        Address::new(self.start)
+    }
+}
