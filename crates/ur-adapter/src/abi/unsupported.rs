@@ -40,6 +40,13 @@ impl Reason for IntermediateLanguages {
         "this adapter takes programs that are compiled for its devices, and no others";
 }
 
+/// Why kernels have no specialization constants of their own.
+pub(crate) struct KernelConstants;
+
+impl Reason for KernelConstants {
+    const TEXT: &str = "specialization constants are set for a program, before it is built";
+}
+
 /// The table of bindless images.
 pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
     ur_bindless_images_exp_dditable_t {

@@ -13,7 +13,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::native::{of_driver, ownership};
 use crate::abi::object::{Handle, MaybeHandle, Object, Ref, Shared, release, retain};
 use crate::abi::stub::Stub;
-use crate::abi::unsupported::IntermediateLanguages;
+use crate::abi::unsupported::KernelConstants;
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::program::{KernelMetadata, Program, enter_with_kernels, not_built};
@@ -229,6 +229,6 @@ pub(crate) const TABLE: ur_kernel_dditable_t = ur_kernel_dditable_t {
     pfnGetSuggestedLocalWorkSize: Some(suggest::local_work_size),
     pfnGetSuggestedLocalWorkSizeWithArgs: Some(suggest::local_work_size_with_args),
     pfnSetExecInfo: Some(set_exec_info),
-    pfnSetSpecializationConstants: Stub::<IntermediateLanguages>::STUB,
+    pfnSetSpecializationConstants: Stub::<KernelConstants>::STUB,
     pfnSuggestMaxCooperativeGroupCount: Some(suggest::max_cooperative_group_count),
 };

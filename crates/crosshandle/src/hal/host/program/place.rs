@@ -35,10 +35,13 @@ impl Place {
 
     /// Returns how the device can be divided, or why it cannot.
     pub(in crate::hal::host) fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
-        let limits = self.look()?.partitions();
+        let device = self.look()?;
+        let limits = device.partitions();
         let limits = limits.map_err(|failure| failure.to_string())?;
+        let units = device.compute_units();
         Ok(PartitionLimits {
             parts: limits.parts,
+            compute_units: units.map_err(|failure| failure.to_string())?,
             equally: limits.equally,
             by_counts: limits.by_counts,
             by_affinity: limits.by_affinity.into_iter().map(domain).collect(),
@@ -47,12 +50,21 @@ impl Place {
 
     /// Divides the device. Returns the parts, each with the number of its compute units.
     pub(in crate::hal::host) fn partition(&self, how: &Partition) -> Result<Vec<(Self, u32)>> {
+        let whole = self.device()?;
         let how = match how {
+            // Intel's runtime divides a device into one part by counts alone.
+            Partition::Equally(units)
+                if whole
+                    .compute_units()
+                    .is_ok_and(|all| all / (*units).max(1) == 1) =>
+            {
+                opencl_cpu::Partition::ByCounts(vec![*units])
+            }
             Partition::Equally(units) => opencl_cpu::Partition::Equally(*units),
             Partition::ByCounts(counts) => opencl_cpu::Partition::ByCounts(counts.clone()),
             Partition::ByAffinity(domain) => opencl_cpu::Partition::ByAffinity(affinity(*domain)),
         };
-        let parts = self.device()?.partition(&how).map_err(error)?;
+        let parts = whole.partition(&how).map_err(error)?;
         let sized = parts.into_iter().map(|part| {
             let units = part.compute_units().map_err(error)?;
             Ok((Self(Some(part)), units))
