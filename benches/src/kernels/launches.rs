@@ -169,10 +169,11 @@ impl Raw {
             options: "",
         };
         // SAFETY: text is no binary, whose maker would have to answer for it.
-        let program = Arc::new(unsafe { Program::build(runtime, &[code], "") }.map_err(said)?);
+        let program =
+            Arc::new(unsafe { Program::build(&runtime.device(), &[code], "") }.map_err(said)?);
         Ok(Self {
             kernel: program.kernel(KERNEL).map_err(said)?,
-            queue: opencl_cpu::Queue::new(runtime).map_err(said)?,
+            queue: opencl_cpu::Queue::new(&runtime.device()).map_err(said)?,
             words: vec![0; WORDS as usize],
         })
     }
