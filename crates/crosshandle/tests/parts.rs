@@ -25,8 +25,7 @@ fn host() -> Option<(Device, u32)> {
     let host = Device::find("host").unwrap();
     match host.partitions() {
         Ok(limits) if limits.parts > 1 && limits.equally && limits.by_counts => {
-            let units = host.info().compute_units;
-            Some((host, units))
+            Some((host, limits.compute_units))
         }
         Ok(limits) => {
             println!("not tested: {limits:?}");
@@ -178,6 +177,8 @@ fn what_cannot_be_divided_is_refused() {
             "{bad:?}: {refused:?}"
         );
     }
+    let single = host.partition(&Partition::Equally(units)).unwrap();
+    assert_eq!((single.len(), single[0].info().compute_units), (1, units));
     let limits = host.partitions().unwrap();
     let caches = AffinityDomain::L1Cache;
     if !limits.by_affinity.contains(&caches) {

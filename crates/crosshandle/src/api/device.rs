@@ -114,7 +114,7 @@ impl Device {
         if process::is_forked() {
             return Err(Error::forked());
         }
-        how.check(&self.partitions()?, self.info().compute_units)?;
+        how.check(&self.partitions()?)?;
         let parts = self.inner.partition(how)?.into_iter();
         Ok(parts.map(|inner| Self { inner }).collect())
     }

@@ -7,7 +7,6 @@ mod image;
 mod kernel;
 mod memory;
 mod native_object;
-mod partition;
 mod pod;
 mod program_image;
 mod queue_order;
@@ -19,7 +18,9 @@ pub(crate) mod shared_bytes;
 
 pub(crate) use address::Address;
 pub(crate) use device_info::known;
-pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
+pub use device_info::{
+    AffinityDomain, Capabilities, DeviceInfo, KernelLimits, Partition, PartitionLimits,
+};
 pub use image::{
     Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
     ImageLimits, ImagePart, SamplerDescription, Sampling, ViewLimits,
@@ -28,7 +29,6 @@ pub(crate) use kernel::{ArgumentKind, number};
 pub use kernel::{KernelArguments, KernelParameter, KernelProperties, LaunchShape};
 pub use memory::{Access, AllocationOptions, MemoryKind};
 pub use native_object::{DriverAllocation, NativeObject, NativeRuntime, Ownership};
-pub use partition::{AffinityDomain, Partition, PartitionLimits};
 pub use pod::Pod;
 pub(crate) use program_image::{Format, spirv};
 pub use program_image::{ProgramImage, ProgramOptions};

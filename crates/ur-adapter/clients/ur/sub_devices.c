@@ -177,6 +177,18 @@ static void compute_together(struct runtime *ur) {
   UR(urProgramCreateWithBinary(on->context, 2, parts, sizes, images, NULL, &program));
   UR(urProgramBuild(on->context, program, NULL));
   ur_kernel_handle_t fill = create_kernel(program, "fill");
+  /* The context's native handle stands for one on both parts, also where they are not named. */
+  ur_native_handle_t native = 0;
+  UR(urContextGetNativeHandle(on->context, &native));
+  for (uint32_t named = 0; named <= 2; named += 2) {
+    ur_context_handle_t again = NULL;
+    uint32_t devices = 0;
+    UR(urContextCreateWithNativeHandle(native, ur->adapter, named, named == 0 ? NULL : parts, NULL,
+                                       &again));
+    UR(urContextGetInfo(again, UR_CONTEXT_INFO_NUM_DEVICES, sizeof devices, &devices, NULL));
+    EXPECT(devices == 2);
+    UR(urContextRelease(again));
+  }
   ur_queue_handle_t refused = NULL;
   ANSWERS(UR_RESULT_ERROR_INVALID_DEVICE,
           urQueueCreate(on->context, ur->device, NULL, &refused));

@@ -2,7 +2,7 @@
 
 use super::info;
 use super::memory::{HostRange, HostSegment, PhysicalFile};
-use super::program::{self, HostImages, HostPrograms, Place};
+use super::program::{self, HostImages, HostPrograms, Units};
 use super::queue::HostQueue;
 use crate::error::Result;
 use crate::hal::{
@@ -29,7 +29,7 @@ impl Backend for HostBackend {
     fn devices(&self) -> Vec<Arc<dyn BackendDevice>> {
         vec![Arc::new(HostDevice {
             info: Cow::Borrowed(info::host()),
-            place: Place::default(),
+            units: Units::default(),
         })]
     }
 
@@ -41,7 +41,7 @@ impl Backend for HostBackend {
 /// The host, or a part of it: the same memory, and some of the compute units for kernels.
 struct HostDevice {
     info: Cow<'static, DeviceInfo>,
-    place: Place,
+    units: Units,
 }
 
 impl BackendDevice for HostDevice {
@@ -66,7 +66,7 @@ impl BackendDevice for HostDevice {
     }
 
     fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
-        self.place.native()
+        self.units.native()
     }
 
     fn kernel_runtime(&self) -> Option<String> {
@@ -78,19 +78,19 @@ impl BackendDevice for HostDevice {
     }
 
     fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
-        self.place.partitions()
+        self.units.partitions()
     }
 
     fn partition(&self, how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>> {
-        let parts = self.place.partition(how)?.into_iter();
-        let parts = parts.map(|(place, compute_units)| {
+        let parts = self.units.partition(how)?.into_iter();
+        let parts = parts.map(|(units, compute_units)| {
             let info = DeviceInfo {
                 compute_units,
                 ..self.info().clone()
             };
             let part: Arc<dyn BackendDevice> = Arc::new(Self {
                 info: Cow::Owned(info),
-                place,
+                units,
             });
             part
         });
@@ -98,20 +98,20 @@ impl BackendDevice for HostDevice {
     }
 
     fn affinity(&self) -> Option<AffinityDomain> {
-        self.place.affinity()
+        self.units.affinity()
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
         Ok(Arc::new(HostContext {
-            programs: HostPrograms::new(&self.place),
-            images: HostImages::new(&self.place),
-            place: self.place.clone(),
+            programs: HostPrograms::new(&self.units),
+            images: HostImages::new(&self.units),
+            units: self.units.clone(),
         }))
     }
 }
 
 struct HostContext {
-    place: Place,
+    units: Units,
     programs: HostPrograms,
     images: HostImages,
 }
@@ -150,7 +150,7 @@ impl BackendContext for HostContext {
     }
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-        Ok(Box::new(HostQueue::new(order, &self.place)))
+        Ok(Box::new(HostQueue::new(order, &self.units)))
     }
 
     fn images(&self) -> Option<&dyn Images> {

@@ -1,7 +1,7 @@
 //! Images and samplers of the runtime. Their pixels lie where it puts them, so that commands copy them; kernels
 //! use them in place.
 
-use super::{Place, error};
+use super::{Units, error};
 use crate::error::{Error, Result};
 use crate::hal::{DeviceImage, DeviceSampler, ImageCopy, ImageSide, Images};
 use crate::types::{
@@ -42,16 +42,16 @@ fn describe(limits: &opencl_cpu::ImageLimits) -> ImageLimits {
     }
 }
 
-/// The maker of images for one place.
-pub(crate) struct HostImages(Place);
+/// The maker of images for some compute units.
+pub(crate) struct HostImages(Units);
 
 struct HostImage(ImageObject);
 
 struct HostSampler(SamplerObject);
 
 impl HostImages {
-    pub(in crate::hal::host) fn new(place: &Place) -> Self {
-        Self(place.clone())
+    pub(crate) fn new(units: &Units) -> Self {
+        Self(units.clone())
     }
 }
 

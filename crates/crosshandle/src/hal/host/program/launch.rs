@@ -1,7 +1,7 @@
 //! Launches and copies of pixels, on the thread of a queue.
 
 use super::kernel::{HostKernel, arguments};
-use super::{Place, error, images};
+use super::{Units, error, images};
 use crate::error::{Error, Result};
 use crate::hal::{ImageCopy, Launch};
 use crate::sync::Mutex;
@@ -10,7 +10,7 @@ use std::any::Any;
 
 /// The runtime's queue behind one of ours, made with its first launch or copy.
 pub(crate) struct Launcher {
-    place: Place,
+    units: Units,
     queue: Mutex<Option<Queue>>,
 }
 
@@ -18,9 +18,9 @@ pub(crate) struct Launcher {
 pub(crate) struct StartedLaunch(Completion);
 
 impl Launcher {
-    pub(in crate::hal::host) fn new(place: &Place) -> Self {
+    pub(crate) fn new(units: &Units) -> Self {
         Self {
-            place: place.clone(),
+            units: units.clone(),
             queue: Mutex::default(),
         }
     }
@@ -56,7 +56,7 @@ impl Launcher {
     fn made<'a>(&self, place: &'a mut Option<Queue>) -> Result<&'a Queue> {
         Ok(match place {
             Some(queue) => queue,
-            none => none.insert(Queue::new(&self.place.device()?).map_err(error)?),
+            none => none.insert(Queue::new(&self.units.device()?).map_err(error)?),
         })
     }
 }

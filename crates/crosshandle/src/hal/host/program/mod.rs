@@ -9,11 +9,11 @@ mod image;
 mod images;
 mod kernel;
 mod launch;
-mod place;
+mod units;
 
 pub(super) use images::{HostImages, limits as image_limits};
 pub(super) use launch::{Launcher, StartedLaunch};
-pub(super) use place::Place;
+pub(super) use units::Units;
 
 use crate::error::{Error, Result};
 use crate::hal::{LoadedKernel, LoadedProgram, Programs};
@@ -123,12 +123,12 @@ fn error(failure: Failure) -> Error {
     }
 }
 
-/// The loader of programs for one place.
-pub(super) struct HostPrograms(Place);
+/// The loader of programs for some compute units.
+pub(super) struct HostPrograms(Units);
 
 impl HostPrograms {
-    pub(super) fn new(place: &Place) -> Self {
-        Self(place.clone())
+    pub(super) fn new(units: &Units) -> Self {
+        Self(units.clone())
     }
 }
 

@@ -40,6 +40,9 @@ pub enum AffinityDomain {
 pub struct PartitionLimits {
     /// The most parts; 0 for a device that cannot be divided any more.
     pub parts: u32,
+    /// The compute units that are divided: those of what runs kernels, which may have been told of fewer or more
+    /// than [the device](crate::DeviceInfo::compute_units) has.
+    pub compute_units: u32,
     /// Whether it can be divided [equally](Partition::Equally).
     pub equally: bool,
     /// Whether it can be divided [by counts](Partition::ByCounts).
@@ -49,8 +52,9 @@ pub struct PartitionLimits {
 }
 
 impl Partition {
-    /// Refuses a partition that a device with these limits and `units` compute units does not allow.
-    pub(crate) fn check(&self, limits: &PartitionLimits, units: u32) -> Result<()> {
+    /// Refuses a partition that a device with these limits does not allow.
+    pub(crate) fn check(&self, limits: &PartitionLimits) -> Result<()> {
+        let units = limits.compute_units;
         let can = match self {
             Self::Equally(_) => limits.equally,
             Self::ByCounts(_) => limits.by_counts,
@@ -109,11 +113,12 @@ mod tests {
     fn only_what_the_limits_allow_passes() {
         let limits = PartitionLimits {
             parts: 3,
+            compute_units: 8,
             equally: true,
             by_counts: true,
             by_affinity: vec![AffinityDomain::Numa],
         };
-        let check = |partition: &Partition| partition.check(&limits, 8);
+        let check = |partition: &Partition| partition.check(&limits);
         for good in [
             Partition::Equally(8),
             Partition::Equally(3),
@@ -145,7 +150,7 @@ mod tests {
             equally: false,
             ..limits.clone()
         };
-        let refused = Partition::Equally(1).check(&nothing, 8);
+        let refused = Partition::Equally(1).check(&nothing);
         assert!(matches!(refused, Err(Error::Unsupported(_))));
     }
 }

@@ -1,5 +1,9 @@
 //! Descriptions of devices.
 
+mod partition;
+
+pub use partition::{AffinityDomain, Partition, PartitionLimits};
+
 use crate::handle::{BackendKind, DeviceUuid};
 use std::time::Duration;
 

@@ -8,9 +8,9 @@ use opencl_cpu::{Affinity, Device, Runtime};
 /// What runs the kernels of a context. The default is the whole device, whose runtime is looked for when it is
 /// needed.
 #[derive(Clone, Default)]
-pub(in crate::hal::host) struct Place(Option<Device>);
+pub(crate) struct Units(Option<Device>);
 
-impl Place {
+impl Units {
     /// Returns the runtime's device.
     pub(super) fn device(&self) -> Result<Device> {
         self.look().map_err(Error::Unsupported)
@@ -24,7 +24,7 @@ impl Place {
     }
 
     /// Returns the runtime's own objects.
-    pub(in crate::hal::host) fn native(&self) -> std::result::Result<NativeRuntime, String> {
+    pub(crate) fn native(&self) -> std::result::Result<NativeRuntime, String> {
         let (platform, device, context) = self.look()?.raw();
         Ok(NativeRuntime {
             platform,
@@ -34,11 +34,14 @@ impl Place {
     }
 
     /// Returns how the device can be divided, or why it cannot.
-    pub(in crate::hal::host) fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
-        let limits = self.look()?.partitions();
+    pub(crate) fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
+        let device = self.look()?;
+        let limits = device.partitions();
         let limits = limits.map_err(|failure| failure.to_string())?;
+        let units = device.compute_units();
         Ok(PartitionLimits {
             parts: limits.parts,
+            compute_units: units.map_err(|failure| failure.to_string())?,
             equally: limits.equally,
             by_counts: limits.by_counts,
             by_affinity: limits.by_affinity.into_iter().map(domain).collect(),
@@ -46,13 +49,22 @@ impl Place {
     }
 
     /// Divides the device. Returns the parts, each with the number of its compute units.
-    pub(in crate::hal::host) fn partition(&self, how: &Partition) -> Result<Vec<(Self, u32)>> {
+    pub(crate) fn partition(&self, how: &Partition) -> Result<Vec<(Self, u32)>> {
+        let whole = self.device()?;
         let how = match how {
+            // Intel's runtime divides a device into one part by counts alone.
+            Partition::Equally(units)
+                if whole
+                    .compute_units()
+                    .is_ok_and(|all| all / (*units).max(1) == 1) =>
+            {
+                opencl_cpu::Partition::ByCounts(vec![*units])
+            }
             Partition::Equally(units) => opencl_cpu::Partition::Equally(*units),
             Partition::ByCounts(counts) => opencl_cpu::Partition::ByCounts(counts.clone()),
             Partition::ByAffinity(domain) => opencl_cpu::Partition::ByAffinity(affinity(*domain)),
         };
-        let parts = self.device()?.partition(&how).map_err(error)?;
+        let parts = whole.partition(&how).map_err(error)?;
         let sized = parts.into_iter().map(|part| {
             let units = part.compute_units().map_err(error)?;
             Ok((Self(Some(part)), units))
@@ -61,7 +73,7 @@ impl Place {
     }
 
     /// Returns what the compute units of a part share, if that is by what the whole was divided.
-    pub(in crate::hal::host) fn affinity(&self) -> Option<AffinityDomain> {
+    pub(crate) fn affinity(&self) -> Option<AffinityDomain> {
         self.0.as_ref()?.affinity().map(domain)
     }
 }
