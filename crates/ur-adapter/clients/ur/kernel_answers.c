@@ -93,6 +93,16 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
                                              values, NULL, 0, NULL, NULL));
   }
 
+  /* What is longer than its parameter is cut off. */
+  uint64_t wide = 0x100000005;
+  values[1].size = sizeof wide;
+  values[1].value.value = &wide;
+  uint32_t words = 1024;
+  values[2] = number(2, &words);
+  UR(urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 3, values,
+                                      NULL, 0, NULL, NULL));
+  EXPECT(holds(ur, memory, words, 5));
+
   /* Sizes and offsets of more than 32 bits, and groups of no work-items. */
   size_t endless = SIZE_MAX, beyond = (size_t)1 << 32, none = 0;
   ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,

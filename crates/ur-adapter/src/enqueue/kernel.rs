@@ -182,7 +182,7 @@ pub(crate) unsafe fn launch_command(
     };
     let takes_local = limits.device.local_arguments;
     let Packed {
-        arguments,
+        arguments: packed,
         local: local_memory,
     } = match takes_local {
         true => pack_whole(arguments, function.properties().parameter_count)?,
@@ -247,7 +247,13 @@ pub(crate) unsafe fn launch_command(
     }
     // SAFETY: promised by the caller; where the driver says what the parameters are, the arguments
     // suit them.
-    let command = unsafe { Command::launch(function, shape, arguments) };
+    let command = unsafe { Command::launch(function, shape, packed) };
+    if let Err(crosshandle::Error::InvalidArgument(_)) = &command
+        && let Some(arguments) = kernel.cut_off(arguments)
+    {
+        // SAFETY: promised by the caller; the kernel takes no more of its arguments.
+        return unsafe { launch_command(destination, kernel, sizes, properties, &arguments) };
+    }
     command.map_err(|error| {
         let result = match error {
             // The driver looks at arguments last.
