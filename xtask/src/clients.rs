@@ -26,8 +26,10 @@ const HEADERS: [&str; 7] = [
     "include/ze.h",
 ];
 /// Programs in C, for the stock loader.
-pub(crate) const FOR_LOADER: [&str; 16] = [
+pub(crate) const FOR_LOADER: [&str; 19] = [
+    "bindless",
     "command_buffers",
+    "dynamic_link",
     "error_table",
     "events",
     "free",
@@ -43,9 +45,11 @@ pub(crate) const FOR_LOADER: [&str; 16] = [
     "native_level_zero",
     "pending",
     "physical_memory",
+    "sub_devices",
 ];
 /// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
-pub(crate) const FOR_SYCL: [&str; 5] = [
+pub(crate) const FOR_SYCL: [&str; 6] = [
+    "sycl_bindless",
     "sycl_commands",
     "sycl_graph_kernels",
     "sycl_graphs",

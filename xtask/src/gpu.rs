@@ -9,7 +9,7 @@ use crate::clients::NOT_FOR_CUDA;
 use crate::python::{Environment, requirement};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
-use crate::{Result, clients, wheel};
+use crate::{Result, clients, ucx, wheel};
 
 /// The script that runs everything on the machine with GPUs.
 const SCRIPT: &str = include_str!("gpu/run.sh");
@@ -26,14 +26,21 @@ const PROGRAMS: [(&str, &str); 5] = [
 
 /// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name in
 /// the pack.
-const TESTS: [(&str, &[&str], &str); 4] = [
+const TESTS: [(&str, &[&str], &str); 6] = [
     ("crosshandle", &["--lib"], "crosshandle-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
+    ("crosshandle", &["--test", "holder"], "crosshandle-holder"),
     (
         "crosshandle-link",
         &["--test", "two_hosts"],
         "crosshandle-two-hosts",
+    ),
+    // A benchmark, which is built as a test is.
+    (
+        "crosshandle-link",
+        &["--bench", "gpus"],
+        "crosshandle-link-gpus",
     ),
 ];
 
@@ -60,8 +67,15 @@ const INTEROP: (&str, &str, &str) = (
     "beneath_python",
     "crates/crosshandle/examples/beneath_python",
 );
-/// The program that one of the clients runs on GPUs.
-const KERNELS: &str = "crates/crosshandle/src/hal/cuda/kernels.ptx";
+/// One side of NIXL, for the benchmark of links.
+const NIXL_PEER: &str = "crates/crosshandle-link/benches/nixl_peer.py";
+/// The example of a holder, and its reader in Python.
+const HOLDER: [&str; 2] = ["examples/holder/run.sh", "examples/holder/reader.py"];
+/// The programs that clients run on GPUs.
+const KERNELS: [&str; 2] = [
+    "crates/crosshandle/src/hal/cuda/kernels.ptx",
+    "crates/crosshandle/src/hal/cuda/images.ptx",
+];
 /// Compresses files, named after the archive: with links followed, and without directories.
 const ARCHIVE: &str = "import os, sys, tarfile
 with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:
@@ -93,7 +107,13 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     }
     pack_clients(workspace, &directory)?;
     pack_interop(workspace, &directory)?;
+    pack_holder(workspace, &directory)?;
     wheel::pack(workspace, &directory.join("python"))?;
+    ucx::pack(workspace, &directory)?;
+    copy(
+        &workspace.root.join(NIXL_PEER),
+        &directory.join("nixl_peer.py"),
+    )?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
@@ -154,8 +174,12 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
         .join(clients::SOURCES)
         .join("python/arrays.py");
     copy(&script, &programs.join("arrays.py"))?;
-    let kernels = workspace.root.join(KERNELS);
-    copy(&kernels, &programs.join("kernels.ptx"))
+    for kernels in KERNELS {
+        let source = workspace.root.join(kernels);
+        let name = source.file_name().unwrap_or_default();
+        copy(&source, &programs.join(name))?;
+    }
+    Ok(())
 }
 
 /// Packs the example that shares arrays of torch and CuPy.
@@ -173,6 +197,16 @@ fn pack_interop(workspace: &Workspace, directory: &Path) -> Result<()> {
         if entry.path().extension().is_some_and(|end| end == "py") {
             copy(&entry.path(), &target.join(entry.file_name()))?;
         }
+    }
+    Ok(())
+}
+
+/// Packs the example of a holder, which needs nothing but the command.
+fn pack_holder(workspace: &Workspace, directory: &Path) -> Result<()> {
+    let target = directory.join("holder");
+    fs::create_dir_all(&target).map_err(|error| cannot("create", &target, &error))?;
+    for file in HOLDER.map(|file| workspace.root.join(file)) {
+        copy(&file, &target.join(file.file_name().unwrap_or_default()))?;
     }
     Ok(())
 }

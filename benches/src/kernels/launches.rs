@@ -164,15 +164,16 @@ struct Raw {
 impl Raw {
     fn new() -> Result<Self> {
         let runtime = Runtime::get().map_err(|reason| anyhow!("{reason}"))?;
+        let device = runtime.device();
         let code = Code {
             image: Image::Source(SOURCE),
             options: "",
         };
         // SAFETY: text is no binary, whose maker would have to answer for it.
-        let program = Arc::new(unsafe { Program::build(runtime, &[code], "") }.map_err(said)?);
+        let program = Arc::new(unsafe { Program::build(&device, &[code], "") }.map_err(said)?);
         Ok(Self {
             kernel: program.kernel(KERNEL).map_err(said)?,
-            queue: opencl_cpu::Queue::new(runtime).map_err(said)?,
+            queue: opencl_cpu::Queue::new(&device).map_err(said)?,
             words: vec![0; WORDS as usize],
         })
     }

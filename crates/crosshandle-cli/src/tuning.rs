@@ -144,3 +144,8 @@ pub(crate) const TOP_MIN_INTERVAL: Duration = Duration::from_millis(200);
 ///
 /// Half costs processor time; double makes the end by a signal slow to see.
 pub(crate) const TOP_KEY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often `link share` looks whether its link has ended.
+///
+/// Halved, an idle process wakes more often; doubled, neighbours that come meanwhile are refused for longer.
+pub(crate) const LINK_LOOK_INTERVAL: Duration = Duration::from_millis(500);

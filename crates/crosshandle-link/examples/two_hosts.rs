@@ -4,19 +4,24 @@
 //! ```text
 //! two_hosts token FILE                                  makes a token in a new file
 //! two_hosts owner ADDRESS FILE INTERFACE                has the array; prints its address and two handles
-//! two_hosts user ADDRESS FILE INTERFACE MEMORY EVENT    changes the array and signals
+//! two_hosts user ADDRESS FILE INTERFACE MEMORY EVENT    changes the array and signals; shares its link then
+//! two_hosts neighbour MEMORY EVENT                      uses the user's link: reads the array and signals
 //! ```
 //!
 //! Without UCX, or with `tls` for INTERFACE, the bytes travel over TLS.
 
 use crosshandle::{Context, Device};
-use crosshandle_link::{Data, Identity, Link, LinkOptions, Listener, Token};
+use crosshandle_link::{
+    Data, Identity, Link, LinkOptions, Listener, NeighbourLink, SharedLink, Token,
+};
 use std::error::Error;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 const ELEMENTS: usize = 1 << 20;
+/// The name of the user's link for its neighbours.
+const SHARED: &str = "two-hosts";
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn options(file: &str, interface: &str) -> Result<LinkOptions, Box<dyn Error>> {
@@ -92,6 +97,27 @@ fn main() -> Result<(), Box<dyn Error>> {
             queue.finish()?;
             ready.mirror().wait_value_timeout(2, LIMIT)?;
             println!("user: {} has seen it", link.peer());
+            let shared = SharedLink::new(&link, SHARED, None)?;
+            println!("user: shares the link as '{SHARED}'");
+            ready.mirror().wait_value_timeout(3, LIMIT)?;
+            println!("user: a neighbour has signalled");
+            // Until it has heard so.
+            while shared.neighbours() > 0 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        ["neighbour", memory, event] => {
+            let link = NeighbourLink::connect(SHARED, &context, None)?;
+            let (array, ready) = (
+                link.open_memory_read_only(&memory.parse()?)?,
+                link.open_event(&event.parse()?)?,
+            );
+            // Straight into memory of this process.
+            let copy = context.allocate_buffer_from(&[0.0f32; ELEMENTS])?;
+            array.copy_to(0, copy.as_memory(), 0..array.len())?;
+            let sum: f64 = copy.to_vec()?.into_iter().map(f64::from).sum();
+            println!("neighbour: the array's sum is {sum}");
+            ready.signal()?;
         }
         _ => return Err("see the top of this file for what it takes".into()),
     }

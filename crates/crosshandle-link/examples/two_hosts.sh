@@ -1,6 +1,6 @@
 #!/bin/sh
 # Two hosts on one machine: two network namespaces with a pair of veths, each with a boot identity of its own.
-# Shares an array and an event between them with two commands. Needs root, and iproute2. UCX is used if
+# Shares an array and an event between them with two commands, and with a third one that has no link of its own. Needs root, and iproute2. UCX is used if
 # CROSSHANDLE_UCX names it or the system has 1.22 or newer; the bytes travel over TLS otherwise.
 set -eu
 cd "$(dirname "$0")/../../.."
@@ -45,6 +45,13 @@ mkfifo "$scratch/said"
 on a "$program" owner 10.78.0.1:0 "$scratch/token" xhA >"$scratch/said" &
 exec 3<"$scratch/said"
 read -r address memory event <&3
-on b "$program" user "$address" "$scratch/token" xhB "$memory" "$event"
+mkfifo "$scratch/user"
+on b "$program" user "$address" "$scratch/token" xhB "$memory" "$event" >"$scratch/user" &
+exec 4<"$scratch/user"
+while read -r line <&4; do
+    echo "$line"
+    # A third process, on the user's host, has no token and no link of its own.
+    case $line in *"shares the link"*) on b "$program" neighbour "$memory" "$event" ;; esac
+done
 cat <&3
 wait

@@ -51,6 +51,8 @@ mod link;
 #[allow(unsafe_code)]
 mod memory;
 mod name;
+#[doc(hidden)]
+pub mod neighbour;
 mod options;
 mod tuning;
 #[allow(unsafe_code)]
@@ -71,5 +73,6 @@ pub use link::Link;
 pub use link::listener::Listener;
 pub use memory::RemoteMemory;
 pub use name::{RemoteName, RemotePart};
-pub use options::{Data, LinkOptions};
+pub use neighbour::{NeighbourEvent, NeighbourLink, NeighbourMemory, SharedLink};
+pub use options::{Data, LinkOptions, Staging};
 pub use ucx::{UCX_VARIABLE, UcxInfo, ucx, ucx_transports};

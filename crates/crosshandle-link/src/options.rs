@@ -20,11 +20,26 @@ pub enum Data {
     Tls,
 }
 
+/// Whether memory of devices that the host cannot access, such as a GPU's, is copied to and from memory of the
+/// host by a queue, part by part, or moved by UCX itself. Each side chooses for its own memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Staging {
+    /// UCX moves memory of GPUs over transports that access it themselves: RDMA, and CUDA's own between processes
+    /// of one machine. Over others, such as TCP, UCX would copy it in pieces of some KiB: there it is staged.
+    #[default]
+    Auto,
+    /// UCX never sees memory of GPUs.
+    Always,
+    /// UCX moves all memory that it can register, by whichever transport.
+    WhereNeeded,
+}
+
 /// The behaviour of a link. Both sides need an [`Identity`]; all else has a default.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
     pub(crate) identity: Identity,
     pub(crate) data: Data,
+    pub(crate) staging: Staging,
     pub(crate) keep_alive: Duration,
     pub(crate) ucx: Settings,
     pub(crate) names: Option<Holder>,
@@ -36,6 +51,7 @@ impl LinkOptions {
         Self {
             identity,
             data: Data::default(),
+            staging: Staging::default(),
             keep_alive: DEFAULT_KEEP_ALIVE,
             ucx: Settings::default(),
             names: None,
@@ -45,6 +61,12 @@ impl LinkOptions {
     /// Sets how the bytes of memory travel (default: by UCX).
     pub fn data(mut self, data: Data) -> Self {
         self.data = data;
+        self
+    }
+
+    /// Sets which memory of devices is staged (default: [`Staging::Auto`]). Over TLS all of it is.
+    pub fn staging(mut self, staging: Staging) -> Self {
+        self.staging = staging;
         self
     }
 

@@ -108,8 +108,31 @@ pub(crate) const MAX_WITH_SIGNAL: usize = 16 << 10;
 pub(crate) const STAGING_PART: usize = 4 << 20;
 /// Parts of a staging buffer: while one is copied another is moved.
 pub(crate) const STAGING_PARTS: usize = 4;
+/// Bytes to and from a staging buffer that go in messages although there is UCX: one round trip instead of two.
+/// Doubled, more is encrypted.
+pub(crate) const STAGED_IN_MESSAGES: usize = 64 << 10;
 /// How long a queue may take for a part. Halved, queues that other programs keep busy fail copies.
 pub(crate) const STAGING_TIMEOUT: Duration = Duration::from_secs(30);
 /// Accesses to memory that the host cannot access which wait for the thread that stages; a link that asks for
 /// more ends. Each has up to 256 KiB.
 pub(crate) const MAX_STAGING: usize = 512;
+
+/// Neighbours that use a shared link at once, and connections of one process among them. Each has a thread.
+pub(crate) const MAX_NEIGHBOURS: usize = 64;
+/// See [`MAX_NEIGHBOURS`].
+pub(crate) const MAX_NEIGHBOURS_EACH: usize = 16;
+/// Objects that a neighbour has open.
+pub(crate) const MAX_NEIGHBOUR_OBJECTS: usize = 4096;
+/// Memory of a neighbour that is kept open for its next copy. Doubled, memory that it has freed is kept longer.
+pub(crate) const MAX_KEPT_LOCALS: usize = 8;
+/// How long a neighbour may take for its first question. Halved, processes that are stopped for a while must connect
+/// anew; doubled, those that say nothing keep their places longer.
+pub(crate) const FIRST_QUESTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long who shares a link may take for an answer: longer than a [question](ANSWER_TIMEOUT) over the link takes. Halved,
+/// questions fail that the link would have answered; doubled, a process that is stopped is noticed later.
+pub(crate) const NEIGHBOUR_ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
+/// Bytes that one question copies at most. Halved, large copies take more questions; doubled, slow networks take longer
+/// than an answer may.
+pub(crate) const NEIGHBOUR_PART: usize = 16 << 20;
+/// Bytes of the memory that a neighbour's plain bytes go through. Halved, they take more questions.
+pub(crate) const NEIGHBOUR_BUFFER: usize = 1 << 20;

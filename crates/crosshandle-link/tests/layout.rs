@@ -28,9 +28,11 @@ fn facts() -> Vec<(String, i128)> {
         UCP_PARAM_FIELD_FEATURES UCP_PARAM_FIELD_NAME UCP_FEATURE_RMA UCP_FEATURE_WAKEUP
         UCP_WORKER_PARAM_FIELD_THREAD_MODE UCS_THREAD_MODE_SERIALIZED
         UCP_EP_PARAM_FIELD_REMOTE_ADDRESS UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
-        UCP_EP_PARAM_FIELD_ERR_HANDLER UCP_ERR_HANDLING_MODE_PEER
+        UCP_EP_PARAM_FIELD_ERR_HANDLER UCP_ERR_HANDLING_MODE_NONE UCP_ERR_HANDLING_MODE_PEER
         UCP_OP_ATTR_FIELD_FLAGS UCP_EP_CLOSE_FLAG_FORCE
         UCP_MEM_MAP_PARAM_FIELD_ADDRESS UCP_MEM_MAP_PARAM_FIELD_LENGTH UCP_MEM_MAP_PARAM_FIELD_PROT
+        UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE UCP_ATTR_FIELD_MEMORY_TYPES UCP_EP_ATTR_FIELD_TRANSPORTS
+        UCP_ENTITY_NAME_MAX UCS_MEMORY_TYPE_CUDA
         UCP_MEM_MAP_PROT_LOCAL_READ UCP_MEM_MAP_PROT_LOCAL_WRITE
         UCP_MEM_MAP_PROT_REMOTE_READ UCP_MEM_MAP_PROT_REMOTE_WRITE
     }
@@ -62,6 +64,10 @@ fn facts() -> Vec<(String, i128)> {
     record!(ucp_mem_map_params_t: field_mask address length flags prot memory_type exported_memh_buffer);
     record!(ucp_request_param_t: op_attr_mask flags request cb datatype user_data reply_buffer memory_type
         recv_info memh remote_datatype remote remote_count);
+    record!(ucp_context_attr_t: field_mask request_size thread_mode memory_types name device_counter_size);
+    record!(ucp_transport_entry_t: transport_name device_name);
+    record!(ucp_transports_t: entries num_entries entry_size);
+    record!(ucp_ep_attr_t: field_mask name local_sockaddr remote_sockaddr transports user_data);
     macro_rules! sizes {
         ($($name:ident)*) => {
             $(facts.push((format!("sizeof({})", stringify!($name)), size_of::<$name>() as i128));)*

@@ -38,7 +38,7 @@ class Other:
         self.held: dict[str, Any] = {}
 
     def sums(self, data: bytes, way: str = "torch") -> Any:
-        return each(crosshandle.open(data), lambda array: float(converted(array, way).sum()))
+        return each(crosshandle.open(data), lambda array: total(array, way))
 
     def add_one(self, data: bytes) -> None:
         import torch
@@ -93,12 +93,16 @@ def each(tree: Any, function: Callable[[Any], Any]) -> Any:
     return function(tree)
 
 
-def converted(array: Any, way: str) -> Any:
+def total(array: Any, way: str) -> float:
     if way == "torch":
-        return array.torch().float()
+        return float(array.torch().float().sum())
     if way == "cupy":
-        return array.cupy().astype("float64")
-    return array.jax().astype("float32")
+        import cupy
+
+        # CuPy's kernels run on the current device, and those of another one may not reach what a legacy handle opened.
+        with cupy.cuda.Device(int(array.device.partition(":")[2])):
+            return float(array.cupy().astype("float64").sum())
+    return float(array.jax().astype("float32").sum())
 
 
 def serve(pipe: Any, queue: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,56 @@ def test_modules_sleep_and_wake_at_the_same_addresses(start: Start) -> None:
 
 def publish(pipe: Any) -> None:
     pipe.send(store.publish("net", network(1).state_dict(), device=DEVICE).version)
+
+
+LARGE = 256 << 20
+
+
+def large() -> dict[str, Any]:
+    torch.manual_seed(7)
+    weights = torch.randint(0, 255, (LARGE // 2,), dtype=torch.uint8, device=DEVICE)
+    return {"weights": weights, "same": weights.clone(), "odd": weights[:1001].clone()}
+
+
+def publish_large(pipe: Any) -> None:
+    published = store.publish("large", large(), device=DEVICE)
+    pipe.send((published.version, published.hash))
+
+
+def test_a_gpu_copies_its_own_tensors_and_their_hash_is_right() -> None:
+    tensors = large()
+    copied = store.publish("copied", tensors, device=DEVICE)
+    through_host = store.publish("host", {name: it.cpu() for name, it in tensors.items()}, device=DEVICE)
+    assert copied.hash == through_host.hash
+    assert store.verify("copied", copied.hash) == copied.hash
+    model = store.open("copied", framework="torch")
+    for name, tensor in tensors.items():
+        assert torch.equal(model[name], tensor)
+
+
+def test_weights_sleep_on_the_host_and_come_back(start: Start) -> None:
+    publisher = start(publish_large)
+    version, hash = publisher.receive()
+    publisher.end()
+    model = store.open("large", hash, framework="torch", place="sleepable")
+    address = model.address
+    expected = large()
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    model.sleep(to="host")
+    assert [(it.device, it.version, it.label) for it in store.ls()] == [("host:0", version + 1, hash)]
+    # Nobody else has it open, so the GPU's memory is free.
+    end = time.monotonic() + DEADLINE
+    while torch.cuda.mem_get_info()[0] < before + LARGE * 3 // 4:
+        assert time.monotonic() < end, (before, torch.cuda.mem_get_info())
+        time.sleep(0.01)
+    assert store.verify("large", hash) == hash
+    assert not model.wake()
+    assert [(it.device, it.version, it.label) for it in store.ls()] == [(DEVICE, version + 2, hash)]
+    assert (model.address, model.version, model.hash) == (address, version + 2, hash)
+    for name, tensor in expected.items():
+        assert torch.equal(model[name], tensor)
+    model.verify()
 
 
 def test_a_writer_that_is_killed_leaves_the_model_torn(start: Start) -> None:

@@ -158,7 +158,7 @@ pub use api::event::{
     Values,
 };
 pub use api::holder;
-pub use api::image::{Image, Sampler};
+pub use api::image::{Image, ImageView, LevelledImage, Sampler};
 pub use api::memory::{
     Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,
 };
@@ -174,11 +174,12 @@ pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;
 pub use types::{
-    Access, Addressing, AllocationOptions, Capabilities, ChannelOrder, ChannelType, DeviceInfo,
-    DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits, ImagePart,
-    KernelArguments, KernelLimits, KernelParameter, KernelProperties, LaunchShape, MemoryKind,
-    NativeObject, NativeRuntime, Ownership, Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder,
-    Region, SamplerDescription, SharedBytes, TypedSlice,
+    Access, Addressing, AffinityDomain, AllocationOptions, Capabilities, ChannelOrder, ChannelType,
+    DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits,
+    ImagePart, KernelArguments, KernelLimits, KernelParameter, KernelProperties, LaunchShape,
+    MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits, Pitches, Pod,
+    ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling, SharedBytes,
+    TypedSlice, ViewLimits,
 };
 /// The crate whose traits make a type [plain data](Pod).
 pub use zerocopy;

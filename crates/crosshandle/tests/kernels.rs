@@ -166,13 +166,14 @@ fn refusals_say_what_is_wrong() {
     }
     for shape in [
         one.shared_memory(4),
-        one.cooperative(true),
+        LaunchShape::new([2, 1, 1], [1, 1, 1]).cooperative(true),
+        LaunchShape::threads([1; 3]).cooperative(true),
         one.cluster([1; 3]),
     ] {
         assert!(matches!(refuse(shape, right()), Error::Unsupported(_)));
     }
     // SAFETY: it writes one word of the memory.
-    let command = unsafe { Command::launch(&fill, one, right()) }.unwrap();
+    let command = unsafe { Command::launch(&fill, one.cooperative(true), right()) }.unwrap();
     let queue = context.create_queue().unwrap();
     queue.submit(command).unwrap();
     queue.finish_timeout(TIMEOUT).unwrap();

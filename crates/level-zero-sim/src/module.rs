@@ -281,7 +281,7 @@ fn build(desc: &ze_module_desc_t, log: &mut String) -> Result<Program> {
     };
     let codes = inputs.iter().map(code).collect::<Result<Vec<_>>>()?;
     // SAFETY: the contract of entry points: a module is valid; native ones are this driver's.
-    let program = unsafe { Program::build(runtime, &codes, "") }.map_err(|failure| {
+    let program = unsafe { Program::build(&runtime.device(), &codes, "") }.map_err(|failure| {
         *log = failure.log.clone();
         refused(&failure)
     })?;

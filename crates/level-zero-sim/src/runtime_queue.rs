@@ -17,7 +17,7 @@ pub(crate) fn run(
     let done = QUEUE.with_borrow_mut(|queue| -> Result<(), Failure> {
         let queue = match queue {
             Some(queue) => queue,
-            none => none.insert(Queue::new(runtime)?),
+            none => none.insert(Queue::new(&runtime.device())?),
         };
         submit(queue)?.wait()
     });

@@ -1,10 +1,10 @@
 //! Images and samplers, and the commands on images.
 
-use crate::Runtime;
 use crate::failure::{Failure, check};
 use crate::queue::{Completion, Queue};
 use crate::runtime::value;
 use crate::types::*;
+use crate::{Device, Runtime};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -154,7 +154,8 @@ impl ImageObject {
     /// # Errors
     /// Fails with the runtime's code; [`is_unsupported_format`](Failure::is_unsupported_format) for channels
     /// that it does not have.
-    pub fn new(runtime: &'static Runtime, image: &ImageDescription) -> Result<Self, Failure> {
+    pub fn new(device: &Device, image: &ImageDescription) -> Result<Self, Failure> {
+        let runtime = device.runtime();
         let [x, y, z] = image.extent;
         let (kind, height, depth, layers) = match image.kind {
             ImageKind::OneD => (CL_MEM_OBJECT_IMAGE1D, 0, 0, 0),
@@ -183,7 +184,7 @@ impl ImageObject {
         // SAFETY: the context lives, as format and description do for the call; there is no pointer.
         let memory = unsafe {
             (runtime.library.clCreateImage)(
-                runtime.context,
+                device.context(),
                 CL_MEM_READ_WRITE,
                 &format,
                 &description,
@@ -255,7 +256,8 @@ impl SamplerObject {
     ///
     /// # Errors
     /// Fails with the runtime's code.
-    pub fn new(runtime: &'static Runtime, sampler: &SamplerDescription) -> Result<Self, Failure> {
+    pub fn new(device: &Device, sampler: &SamplerDescription) -> Result<Self, Failure> {
+        let runtime = device.runtime();
         const CL_FILTER_NEAREST: cl_bitfield = 0x1140;
         let properties = [
             CL_SAMPLER_NORMALIZED_COORDS,
@@ -270,7 +272,7 @@ impl SamplerObject {
         // SAFETY: the context lives, and the properties end with a zero.
         let sampler = unsafe {
             (runtime.library.clCreateSamplerWithProperties)(
-                runtime.context,
+                device.context(),
                 properties.as_ptr(),
                 &mut code,
             )
@@ -330,7 +332,7 @@ impl Queue {
             )
         };
         check("clEnqueueReadImage", code)?;
-        Ok(Completion::new(self.runtime(), event))
+        Ok(self.completion(event))
     }
 
     /// Submits a copy of memory to a part of an image.
@@ -365,7 +367,7 @@ impl Queue {
             )
         };
         check("clEnqueueWriteImage", code)?;
-        Ok(Completion::new(self.runtime(), event))
+        Ok(self.completion(event))
     }
 
     /// Submits a copy of a part of an image to the same part of another one, or to one elsewhere in it.
@@ -394,6 +396,6 @@ impl Queue {
             )
         };
         check("clEnqueueCopyImage", code)?;
-        Ok(Completion::new(self.runtime(), event))
+        Ok(self.completion(event))
     }
 }

@@ -3,7 +3,7 @@
 //! A CPU runtime with fine-grained *system* shared virtual memory runs kernels on any memory that the
 //! process has mapped, in place: what a kernel needs of OpenCL is then only its compiler and its threads.
 //! This crate finds such a runtime ([`Runtime::get`]) and has safe objects for the few things that
-//! are needed: [`Program`], [`Kernel`], and [`Queue`], an in-order queue of launches. Images are the
+//! are needed: [`Device`], [`Program`], [`Kernel`], and [`Queue`], an in-order queue of launches. Images are the
 //! runtime's own memory ([`ImageObject`]): how it lays them out is its affair.
 //!
 //! Nothing is loaded before [`Runtime::get`] is called, and nothing is ever unloaded. In a child of `fork`,
@@ -11,6 +11,7 @@
 
 #![allow(non_camel_case_types)]
 
+mod device;
 mod failure;
 mod image;
 mod kernel;
@@ -22,6 +23,7 @@ mod runtime;
 mod search;
 mod types;
 
+pub use device::{Affinity, Device, Partition, PartitionLimits};
 pub use failure::Failure;
 pub use image::{
     Addressing, ChannelOrder, ChannelType, ImageDescription, ImageKind, ImageLimits, ImageObject,

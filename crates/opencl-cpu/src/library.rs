@@ -67,6 +67,8 @@ functions! {
     clGetPlatformInfo(cl_platform_id, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
     clGetDeviceIDs(cl_platform_id, cl_bitfield, cl_uint, *mut cl_device_id, *mut cl_uint) -> cl_int;
     clGetDeviceInfo(cl_device_id, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
+    clCreateSubDevices(cl_device_id, *const usize, cl_uint, *mut cl_device_id, *mut cl_uint) -> cl_int;
+    clReleaseDevice(cl_device_id) -> cl_int;
     clCreateContext(*const isize, cl_uint, *const cl_device_id, ContextCallback, *mut c_void, *mut cl_int) -> cl_context;
     clReleaseContext(cl_context) -> cl_int;
     clGetExtensionFunctionAddressForPlatform(cl_platform_id, *const c_char) -> *mut c_void;
@@ -103,6 +105,7 @@ functions! {
     clFlush(cl_command_queue) -> cl_int;
     clFinish(cl_command_queue) -> cl_int;
     clWaitForEvents(cl_uint, *const cl_event) -> cl_int;
+    clSetEventCallback(cl_event, cl_int, EventCallback, *mut c_void) -> cl_int;
     clGetEventInfo(cl_event, cl_uint, usize, *mut c_void, *mut usize) -> cl_int;
     clReleaseEvent(cl_event) -> cl_int;
 }

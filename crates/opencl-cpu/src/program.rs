@@ -1,11 +1,11 @@
 //! Programs: images that the runtime compiles and links.
 
-use crate::Runtime;
 use crate::failure::{Failure, check};
 use crate::kernel::Kernel;
 use crate::promises;
 use crate::runtime::{bytes, text};
 use crate::types::*;
+use crate::{Device, Runtime};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr;
@@ -55,9 +55,10 @@ impl Drop for Draft {
 }
 
 impl Draft {
-    fn create(runtime: &'static Runtime, image: Image<'_>) -> Result<Self, Failure> {
+    fn create(device: &Device, image: Image<'_>) -> Result<Self, Failure> {
+        let runtime = device.runtime();
         let library = &runtime.library;
-        let (context, mut code) = (runtime.context, CL_SUCCESS);
+        let (context, mut code) = (device.context(), CL_SUCCESS);
         let module = match image {
             Image::SpirV(module, _) => promises::removed(module),
             _ => Cow::default(),
@@ -198,7 +199,7 @@ pub unsafe fn constant_sizes(
     module: &[u8],
     numbers: &[u32],
 ) -> Result<Vec<usize>, Failure> {
-    let draft = Draft::create(runtime, Image::SpirV(module, &[]))?;
+    let draft = Draft::create(&runtime.device(), Image::SpirV(module, &[]))?;
     let size = |number: &u32| {
         let mut refusal = None;
         for size in [1, 2, 4, 8] {
@@ -220,7 +221,8 @@ fn c_text(text: &str) -> Result<CString, Failure> {
 }
 
 impl Program {
-    /// Makes a program of one image, or links it of several, with these options of the linker.
+    /// Makes a program of one image, or links it of several, with these options of the linker. It is for the
+    /// device; for a part, it is for all parts of the same whole that came with it.
     ///
     /// # Errors
     /// Fails with the runtime's code, and with the compiler's output if that refused.
@@ -228,13 +230,13 @@ impl Program {
     /// # Safety
     /// SPIR-V and binaries are well-formed: runtimes trust what is in them.
     pub unsafe fn build(
-        runtime: &'static Runtime,
+        device: &Device,
         codes: &[Code<'_>],
         linker: &str,
     ) -> Result<Self, Failure> {
         let mut drafts = Vec::with_capacity(codes.len());
         for code in codes {
-            let draft = Draft::create(runtime, code.image)?;
+            let draft = Draft::create(device, code.image)?;
             if let Image::SpirV(_, constants) = code.image {
                 let mut constants = constants.iter();
                 constants.try_for_each(|(number, value)| draft.set_constant(*number, value))?;
@@ -247,16 +249,17 @@ impl Program {
             draft.compile(&options)?;
             drafts.push(draft);
         }
-        Self::link(runtime, &drafts, &c_text(linker)?)
+        Self::link(device, &drafts, &c_text(linker)?)
     }
 
-    fn link(runtime: &'static Runtime, drafts: &[Draft], options: &CStr) -> Result<Self, Failure> {
+    fn link(device: &Device, drafts: &[Draft], options: &CStr) -> Result<Self, Failure> {
+        let runtime = device.runtime();
         let programs: Vec<_> = drafts.iter().map(|draft| draft.program).collect();
         let mut code = CL_SUCCESS;
         // SAFETY: context, device, programs and options live; there is no callback.
         let program = unsafe {
             (runtime.library.clLinkProgram)(
-                runtime.context,
+                device.context(),
                 1,
                 &runtime.device,
                 options.as_ptr(),

@@ -1,17 +1,20 @@
 //! In-order queues of launches, and of [commands on images](crate::ImageObject).
 
-use crate::Runtime;
 use crate::failure::{Failure, check};
 use crate::kernel::{Argument, Kernel};
 use crate::runtime::value;
 use crate::types::*;
+use crate::{Device, Runtime};
+use std::ffi::c_void;
 use std::ptr;
+use std::sync::mpsc;
 
 /// A queue that runs its commands one after the other, on the runtime's threads. Dropping it lets what was
 /// submitted run on.
 pub struct Queue {
     runtime: &'static Runtime,
     queue: cl_command_queue,
+    is_of_part: bool,
 }
 
 /// How many work-items a launch has.
@@ -29,26 +32,32 @@ pub struct Shape {
 pub struct Completion {
     runtime: &'static Runtime,
     event: cl_event,
+    is_of_part: bool,
 }
 
 impl Queue {
-    /// Makes a queue.
+    /// Makes a queue on a device. It takes what was made for that, or for another part of the same whole.
     ///
     /// # Errors
     /// Fails with the runtime's code.
-    pub fn new(runtime: &'static Runtime) -> Result<Self, Failure> {
+    pub fn new(device: &Device) -> Result<Self, Failure> {
+        let runtime = device.runtime();
         let mut code = CL_SUCCESS;
         // SAFETY: context and device live; without properties, a queue is in-order.
         let queue = unsafe {
             (runtime.library.clCreateCommandQueueWithProperties)(
-                runtime.context,
-                runtime.device,
+                device.context(),
+                device.handle(),
                 ptr::null(),
                 &mut code,
             )
         };
         check("clCreateCommandQueueWithProperties", code)?;
-        Ok(Self { runtime, queue })
+        Ok(Self {
+            runtime,
+            queue,
+            is_of_part: device.is_part(),
+        })
     }
 
     /// Submits a launch.
@@ -90,7 +99,7 @@ impl Queue {
         kernel
             .with_arguments(arguments, submit)
             .map_err(|(_, failure)| failure)?;
-        Ok(Completion::new(self.runtime, event))
+        Ok(self.completion(event))
     }
 
     /// Makes sure that all that was submitted runs without further calls.
@@ -159,6 +168,15 @@ impl Queue {
         (code == CL_SUCCESS).then_some(groups)
     }
 
+    /// Takes the event of a command.
+    pub(crate) fn completion(&self, event: cl_event) -> Completion {
+        Completion {
+            runtime: self.runtime,
+            event,
+            is_of_part: self.is_of_part,
+        }
+    }
+
     /// Returns the runtime.
     pub fn runtime(&self) -> &'static Runtime {
         self.runtime
@@ -185,20 +203,45 @@ impl Drop for Queue {
 }
 
 impl Completion {
-    /// Takes the event of a command.
-    pub(crate) fn new(runtime: &'static Runtime, event: cl_event) -> Self {
-        Self { runtime, event }
-    }
-
     /// Waits until the command is done.
+    ///
+    /// A thread that waits in the runtime runs groups too, with Intel's beside those of a part's
+    /// compute units. So one that waits for a part waits outside of it.
     ///
     /// # Errors
     /// Fails with the runtime's code if the command failed.
     pub fn wait(&self) -> Result<(), Failure> {
+        if self.is_of_part {
+            self.wait_outside()?;
+        }
         // SAFETY: the event lives.
         check("clWaitForEvents", unsafe {
             (self.runtime.library.clWaitForEvents)(1, &self.event)
         })
+    }
+
+    /// Waits until the runtime tells a callback that the command is done.
+    fn wait_outside(&self) -> Result<(), Failure> {
+        let (teller, told) = mpsc::channel::<()>();
+        let teller = Box::into_raw(Box::new(teller));
+        // SAFETY: the event lives; the callback is called once, whatever becomes of the command, and takes
+        // the sender.
+        let code = unsafe {
+            (self.runtime.library.clSetEventCallback)(
+                self.event,
+                CL_COMPLETE,
+                Some(tell),
+                teller.cast(),
+            )
+        };
+        if code != CL_SUCCESS {
+            // SAFETY: made above, and nothing else has it.
+            drop(unsafe { Box::from_raw(teller) });
+            return check("clSetEventCallback", code);
+        }
+        // Dropping the sender is what tells.
+        let _ = told.recv();
+        Ok(())
     }
 
     /// Returns whether the command is done, well or not.
@@ -223,6 +266,15 @@ impl Completion {
         }
         Ok(status == CL_COMPLETE)
     }
+}
+
+/// Tells the thread that waits for a command.
+///
+/// # Safety
+/// `teller` is the sender of [`Completion::wait_outside`], which is given up.
+unsafe extern "C" fn tell(_event: cl_event, _status: cl_int, teller: *mut c_void) {
+    // SAFETY: promised by the caller.
+    drop(unsafe { Box::from_raw(teller.cast::<mpsc::Sender<()>>()) });
 }
 
 impl Drop for Completion {

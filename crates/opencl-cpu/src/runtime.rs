@@ -385,7 +385,7 @@ fn image_limits(library: &Library, device: cl_device_id) -> Result<Option<ImageL
 }
 
 /// Returns bytes as numbers of the machine.
-fn numbers(bytes: &[u8]) -> Vec<usize> {
+pub(crate) fn numbers(bytes: &[u8]) -> Vec<usize> {
     let (words, _) = bytes.as_chunks::<{ size_of::<usize>() }>();
     words
         .iter()
@@ -431,7 +431,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_owned()
 }
 
-fn device_bytes(
+pub(crate) fn device_bytes(
     library: &Library,
     device: cl_device_id,
     name: cl_uint,
@@ -446,7 +446,7 @@ fn device_text(library: &Library, device: cl_device_id, name: cl_uint) -> Result
     Ok(text(&device_bytes(library, device, name)?))
 }
 
-fn device_value<T: Default + Copy>(
+pub(crate) fn device_value<T: Default + Copy>(
     library: &Library,
     device: cl_device_id,
     name: cl_uint,

@@ -63,6 +63,7 @@ pub(crate) const CL_TRUE: cl_uint = 1;
 pub(crate) const CL_PLATFORM_NAME: cl_uint = 0x0902;
 pub(crate) const CL_DEVICE_TYPE_CPU: cl_bitfield = 1 << 1;
 
+pub(crate) const CL_DEVICE_MAX_COMPUTE_UNITS: cl_uint = 0x1002;
 pub(crate) const CL_DEVICE_MAX_WORK_GROUP_SIZE: cl_uint = 0x1004;
 pub(crate) const CL_DEVICE_MAX_WORK_ITEM_SIZES: cl_uint = 0x1005;
 pub(crate) const CL_DEVICE_MAX_READ_IMAGE_ARGS: cl_uint = 0x100E;
@@ -82,12 +83,21 @@ pub(crate) const CL_DEVICE_NAME: cl_uint = 0x102B;
 pub(crate) const CL_DRIVER_VERSION: cl_uint = 0x102D;
 pub(crate) const CL_DEVICE_EXTENSIONS: cl_uint = 0x1030;
 pub(crate) const CL_DEVICE_IMAGE_MAX_ARRAY_SIZE: cl_uint = 0x1041;
+pub(crate) const CL_DEVICE_PARTITION_MAX_SUB_DEVICES: cl_uint = 0x1043;
+pub(crate) const CL_DEVICE_PARTITION_PROPERTIES: cl_uint = 0x1044;
+pub(crate) const CL_DEVICE_PARTITION_AFFINITY_DOMAIN: cl_uint = 0x1045;
+pub(crate) const CL_DEVICE_PARTITION_TYPE: cl_uint = 0x1046;
 pub(crate) const CL_DEVICE_MAX_READ_WRITE_IMAGE_ARGS: cl_uint = 0x104C;
 pub(crate) const CL_DEVICE_SVM_CAPABILITIES: cl_uint = 0x1053;
 pub(crate) const CL_DEVICE_IL_VERSION: cl_uint = 0x105B;
 pub(crate) const CL_DEVICE_MAX_NUM_SUB_GROUPS: cl_uint = 0x105C;
 pub(crate) const CL_DEVICE_SUB_GROUP_SIZES_INTEL: cl_uint = 0x4108;
 pub(crate) const CL_DEVICE_SVM_FINE_GRAIN_SYSTEM: cl_bitfield = 1 << 3;
+
+pub(crate) const CL_DEVICE_PARTITION_EQUALLY: usize = 0x1086;
+pub(crate) const CL_DEVICE_PARTITION_BY_COUNTS: usize = 0x1087;
+pub(crate) const CL_DEVICE_PARTITION_BY_COUNTS_LIST_END: usize = 0;
+pub(crate) const CL_DEVICE_PARTITION_BY_AFFINITY_DOMAIN: usize = 0x1088;
 
 pub(crate) const CL_PROGRAM_BINARY_SIZES: cl_uint = 0x1165;
 pub(crate) const CL_PROGRAM_BINARIES: cl_uint = 0x1166;
@@ -149,3 +159,5 @@ pub(crate) type BuildCallback = Option<unsafe extern "C" fn(cl_program, *mut c_v
 /// The type of a context's callback for errors; none is passed here.
 pub(crate) type ContextCallback =
     Option<unsafe extern "C" fn(*const c_char, *const c_void, usize, *mut c_void)>;
+/// The type of the callbacks that tell that a command is done.
+pub(crate) type EventCallback = Option<unsafe extern "C" fn(cl_event, cl_int, *mut c_void)>;

@@ -36,7 +36,7 @@ fn image(runtime: &'static Runtime, kind: ImageKind, extent: [usize; 3]) -> Imag
         channel: ChannelType::UnsignedInt8,
         extent,
     };
-    ImageObject::new(runtime, &description).unwrap()
+    ImageObject::new(&runtime.device(), &description).unwrap()
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_kernel_reads_one_image_through_a_sampler_and_writes_another() {
         options: "",
     };
     // SAFETY: source is no binary.
-    let program = Arc::new(unsafe { Program::build(runtime, &[code], "") }.unwrap());
+    let program = Arc::new(unsafe { Program::build(&runtime.device(), &[code], "") }.unwrap());
     let kernel = program.kernel(c"shift").unwrap();
     let kinds = [0, 1, 2].map(|index| kernel.parameter(index).unwrap());
     assert_eq!(
@@ -63,8 +63,8 @@ fn a_kernel_reads_one_image_through_a_sampler_and_writes_another() {
         addressing: Addressing::ClampToEdge,
         is_linear: false,
     };
-    let how = SamplerObject::new(runtime, &how).unwrap();
-    let queue = Queue::new(runtime).unwrap();
+    let how = SamplerObject::new(&runtime.device(), &how).unwrap();
+    let queue = Queue::new(&runtime.device()).unwrap();
     let pixels: Vec<u8> = (0..32).collect();
     let all = Part {
         origin: [0; 3],
@@ -98,7 +98,7 @@ fn a_kernel_reads_one_image_through_a_sampler_and_writes_another() {
 #[test]
 fn parts_of_all_kinds_go_to_memory_and_back() {
     let Some(runtime) = runtime() else { return };
-    let queue = Queue::new(runtime).unwrap();
+    let queue = Queue::new(&runtime.device()).unwrap();
     for (kind, extent) in [
         (ImageKind::OneD, [6, 1, 1]),
         (ImageKind::TwoD, [6, 4, 1]),
@@ -151,17 +151,19 @@ fn what_there_is_not_is_refused() {
         channel: ChannelType::Float,
         extent: [1; 3],
     };
-    let refusal = ImageObject::new(runtime, &description).err().unwrap();
+    let refusal = ImageObject::new(&runtime.device(), &description)
+        .err()
+        .unwrap();
     assert!(refusal.is_unsupported_format(), "{refusal}");
     let description = ImageDescription {
         order: ChannelOrder::Rgba,
         extent: [usize::MAX, 1, 1],
         ..description
     };
-    assert!(ImageObject::new(runtime, &description).is_err());
+    assert!(ImageObject::new(&runtime.device(), &description).is_err());
     let (one, queue) = (
         image(runtime, ImageKind::TwoD, [4, 4, 1]),
-        Queue::new(runtime).unwrap(),
+        Queue::new(&runtime.device()).unwrap(),
     );
     let overlapping = queue.copy_image((&one, [0; 3]), (&one, [1, 1, 0]), [2, 2, 1]);
     assert!(overlapping.is_err());

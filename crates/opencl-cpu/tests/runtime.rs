@@ -33,7 +33,7 @@ fn runtime() -> Option<&'static Runtime> {
 
 fn build(runtime: &'static Runtime, source: &str) -> Result<Arc<Program>, opencl_cpu::Failure> {
     // SAFETY: source is no binary.
-    unsafe { Program::build(runtime, &[plain(Image::Source(source))], "") }.map(Arc::new)
+    unsafe { Program::build(&runtime.device(), &[plain(Image::Source(source))], "") }.map(Arc::new)
 }
 
 fn plain(image: Image<'_>) -> Code<'_> {
@@ -56,7 +56,7 @@ fn line(global: usize, local: Option<usize>) -> Shape {
 fn kernels_work_on_memory_in_place() {
     let Some(runtime) = runtime() else { return };
     let program = build(runtime, SOURCE).unwrap();
-    let queue = Queue::new(runtime).unwrap();
+    let queue = Queue::new(&runtime.device()).unwrap();
     let fill = program.kernel(&name("fill")).unwrap();
     let mut words = vec![0_u32; 1000];
     let start = words.as_mut_ptr().expose_provenance();
@@ -150,10 +150,10 @@ fn images_are_linked_and_binaries_built_again() {
     // Of the second alone.
     codes[1].options = "-DFACTOR=2";
     // SAFETY: source is no binary.
-    let linked = unsafe { Program::build(runtime, &codes, "") }.unwrap();
+    let linked = unsafe { Program::build(&runtime.device(), &codes, "") }.unwrap();
     let mut word = 21_u32;
     let place = [Argument::Address((&raw mut word).expose_provenance())];
-    let queue = Queue::new(runtime).unwrap();
+    let queue = Queue::new(&runtime.device()).unwrap();
     let run = |program: Program| {
         let both = Arc::new(program).kernel(&name("both")).unwrap();
         // SAFETY: the word lives until the launch is done.
@@ -163,11 +163,11 @@ fn images_are_linked_and_binaries_built_again() {
     let binary = linked.binary().unwrap();
     run(linked);
     // SAFETY: the runtime made the binary.
-    let again = unsafe { Program::build(runtime, &[plain(Image::Binary(&binary))], "") };
+    let again = unsafe { Program::build(&runtime.device(), &[plain(Image::Binary(&binary))], "") };
     run(again.unwrap());
     assert_eq!(word, 84);
     // SAFETY: source is no binary.
-    let unresolved = unsafe { Program::build(runtime, &codes[..1], "") };
+    let unresolved = unsafe { Program::build(&runtime.device(), &codes[..1], "") };
     println!("{:?}", unresolved.err());
 }
 
@@ -218,7 +218,7 @@ fn figures() {
     let program = build(runtime, SOURCE).unwrap();
     let fill = program.kernel(&name("fill")).unwrap();
     println!("{:?}", fill.info());
-    let queue = Queue::new(runtime).unwrap();
+    let queue = Queue::new(&runtime.device()).unwrap();
     println!(
         "suggested {:?} concurrent {:?}",
         queue.suggested_size(&fill, [0; 3], [1_000_003, 1, 1]),

@@ -121,6 +121,7 @@ clients! {
     graphs_validated: "graphs" [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     events_validated: "events" [("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     physical_memory: "physical_memory" [];
+    sub_devices: "sub_devices" [];
     memory_handles: "memory_handles" [];
     hostile_handles: "hostile_handles" [];
     error_table: "error_table" [];
@@ -135,6 +136,8 @@ clients! {
     kernels_with_other_handles: "kernels" [KERNELS, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
     images: "images" [IMAGES];
     images_with_other_handles: "images" [IMAGES, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
+    bindless: "bindless" [];
+    dynamic_link: "dynamic_link" [KERNELS];
     kernel_answers: "kernel_answers" [KERNELS];
     kernel_answers_validated: "kernel_answers"
         [KERNELS, ("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];

@@ -16,11 +16,11 @@
 //! | `context` | contexts, and what they hold: allocations, pools, reserved addresses, handles' bytes |
 //! | `queue` | queues, and functions that queues call |
 //! | `event` | events and callbacks |
-//! | `memory` | unified shared memory (`usm`), buffers, physical and virtual memory |
+//! | `memory` | unified shared memory (`usm`), buffers, images, bindless images, physical and virtual memory |
 //! | `ipc` | handles that cross processes |
 //! | `program` | programs, and their kernels |
 //! | `enqueue` | commands, and what records them: command buffers and graphs |
-//! | `sampler` | samplers, which nothing uses |
+//! | `sampler` | samplers |
 //! | `table` | all tables together, and how the loader gets them |
 //!
 //! # Rules

@@ -39,23 +39,50 @@ impl SamplerState {
     fn description(&self) -> SamplerDescription {
         SamplerDescription {
             is_normalized: self.is_normalized,
-            addressing: match self.addressing {
-                addressing_mode::UR_SAMPLER_ADDRESSING_MODE_MIRRORED_REPEAT => {
-                    Addressing::MirroredRepeat
-                }
-                addressing_mode::UR_SAMPLER_ADDRESSING_MODE_REPEAT => Addressing::Repeat,
-                addressing_mode::UR_SAMPLER_ADDRESSING_MODE_CLAMP => Addressing::Clamp,
-                addressing_mode::UR_SAMPLER_ADDRESSING_MODE_CLAMP_TO_EDGE => {
-                    Addressing::ClampToEdge
-                }
-                _ => Addressing::None,
-            },
-            filter: match self.filter {
-                ur_sampler_filter_mode_t::UR_SAMPLER_FILTER_MODE_LINEAR => Filter::Linear,
-                _ => Filter::Nearest,
-            },
+            // Checked when the sampler was made.
+            addressing: addressing(self.addressing).unwrap_or(Addressing::None),
+            filter: filter(self.filter).unwrap_or(Filter::Nearest),
         }
     }
+}
+
+/// Returns the library's name of an addressing mode.
+///
+/// # Errors
+/// `INVALID_ENUMERATION`.
+pub(crate) fn addressing(mode: ur_sampler_addressing_mode_t) -> Result<Addressing> {
+    Ok(match mode {
+        addressing_mode::UR_SAMPLER_ADDRESSING_MODE_NONE => Addressing::None,
+        addressing_mode::UR_SAMPLER_ADDRESSING_MODE_CLAMP_TO_EDGE => Addressing::ClampToEdge,
+        addressing_mode::UR_SAMPLER_ADDRESSING_MODE_CLAMP => Addressing::Clamp,
+        addressing_mode::UR_SAMPLER_ADDRESSING_MODE_REPEAT => Addressing::Repeat,
+        addressing_mode::UR_SAMPLER_ADDRESSING_MODE_MIRRORED_REPEAT => Addressing::MirroredRepeat,
+        _ => return Err(Failure::ENUMERATION),
+    })
+}
+
+/// Returns the library's name of a filter.
+///
+/// # Errors
+/// `INVALID_ENUMERATION`.
+pub(crate) fn filter(mode: ur_sampler_filter_mode_t) -> Result<Filter> {
+    match mode {
+        ur_sampler_filter_mode_t::UR_SAMPLER_FILTER_MODE_NEAREST => Ok(Filter::Nearest),
+        ur_sampler_filter_mode_t::UR_SAMPLER_FILTER_MODE_LINEAR => Ok(Filter::Linear),
+        _ => Err(Failure::ENUMERATION),
+    }
+}
+
+/// Returns the library's description of a sampler.
+///
+/// # Errors
+/// `INVALID_ENUMERATION`.
+pub(crate) fn description(desc: &ur_sampler_desc_t) -> Result<SamplerDescription> {
+    Ok(SamplerDescription {
+        is_normalized: desc.normalizedCoords != 0,
+        addressing: addressing(desc.addressingMode)?,
+        filter: filter(desc.filterMode)?,
+    })
 }
 
 static NATIVE: NativeHandles<SamplerState> = NativeHandles::new();
@@ -104,17 +131,11 @@ entry_points! {
         desc: In<ur_sampler_desc_t>,
         created: Out<ur_sampler_handle_t>,
     ) {
-        let (addressing, filter) = (desc.addressingMode, desc.filterMode);
-        let last = ur_sampler_addressing_mode_t::UR_SAMPLER_ADDRESSING_MODE_MIRRORED_REPEAT;
-        if addressing.0 > last.0
-            || filter.0 > ur_sampler_filter_mode_t::UR_SAMPLER_FILTER_MODE_LINEAR.0
-        {
-            return Err(Failure::ENUMERATION);
-        }
+        description(desc)?;
         let state = Arc::new(SamplerState {
             is_normalized: desc.normalizedCoords != 0,
-            addressing,
-            filter,
+            addressing: desc.addressingMode,
+            filter: desc.filterMode,
         });
         created.put(Sampler::hand_out(context, state))
     }

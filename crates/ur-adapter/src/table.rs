@@ -6,7 +6,7 @@ use crate::abi::failure::Failure;
 use crate::abi::{object, unsupported};
 use crate::discovery::{adapter, device, platform};
 use crate::enqueue::{command_buffer, graph};
-use crate::memory::{object as memory_object, physical, usm, virtual_memory};
+use crate::memory::{bindless, object as memory_object, physical, usm, virtual_memory};
 use crate::program::kernel;
 use crate::{context, enqueue, event, ipc, program, queue, sampler};
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
@@ -30,7 +30,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     EnqueueExp: enqueue::EXP_TABLE,
     USM: usm::TABLE,
     USMExp: usm::EXP_TABLE,
-    BindlessImagesExp: unsupported::BINDLESS_IMAGES_EXP,
+    BindlessImagesExp: bindless::TABLE,
     CommandBufferExp: command_buffer::TABLE,
     GraphExp: graph::TABLE,
     IPCExp: ipc::TABLE,

@@ -3,9 +3,10 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, link, deaths, clients, interop, programs, python, store, checker, bench, bench-python.
+# PARTS: only these of driver, suite, link, link-bench, deaths, clients, interop, programs, python, holder, store, checker, bench, bench-python.
 # JOBS: cases at a time (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
-# DEATHS: options of 'conformance gpu-deaths'. STORE: options of the store's figures. OUT: where whole outputs go.
+# DEATHS: options of 'conformance gpu-deaths'. FENCES, HOLDER: writers and others of a holder that are killed (200, 500), for at
+# most FENCE_SECONDS and HOLDER_SECONDS (120 each). EXAMPLE_MIB: the model of the holder's example (1024). STORE: options of the store's figures. OUT: where whole outputs go.
 # Exit code 1 if anything failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +17,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python store checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link link-bench deaths clients interop programs python holder store checker bench bench-python"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -93,8 +94,8 @@ clients() {
         row "ur, the stock runtime unpacked" 0 0 1 0
         return
     fi
-    for client in command_buffers error_table events free graphs hostile_handles images kernel_answers kernels leaks memory \
-        memory_handles native pending physical_memory sycl_commands sycl_graphs sycl_sharing; do
+    for client in bindless command_buffers dynamic_link error_table events free graphs hostile_handles images kernel_answers kernels leaks memory \
+        memory_handles native pending physical_memory sub_devices sycl_bindless sycl_commands sycl_graphs sycl_sharing; do
         on_adapter "ur $client" "$here/clients/$client"
     done
     for client in events memory physical_memory sycl_sharing; do
@@ -126,7 +127,8 @@ on_adapter() {
     shift
     run "$title" env "LD_LIBRARY_PATH=$out/runtime${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
         "UR_ADAPTERS_FORCE_LOAD=$here/libur_adapter_crosshandle_cuda.so" \
-        "CROSSHANDLE_SOCKET_DIR=$sockets" "KERNELS_PTX=$here/clients/kernels.ptx" "$@"
+        "CROSSHANDLE_SOCKET_DIR=$sockets" "KERNELS_PTX=$here/clients/kernels.ptx" \
+        "IMAGES_PTX=$here/clients/images.ptx" "$@"
 }
 
 # Processes that share arrays of torch and CuPy; they say themselves what is missing.
@@ -168,6 +170,13 @@ python_tests() {
     done
 }
 
+# Unpacks an archive of the pack into a directory beside the results: unpacked NAME
+unpacked() {
+    mkdir -p "$out/$1" && [ -f "$here/$1.tar.xz" ] &&
+        { tar -xJf "$here/$1.tar.xz" -C "$out/$1" 2> /dev/null ||
+            python3 -m tarfile -e "$here/$1.tar.xz" "$out/$1"; }
+}
+
 if wants driver; then
     run "driver" "$here/crosshandle-units" hal::cuda --include-ignored --test-threads 1
     run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
@@ -183,13 +192,27 @@ if wants suite; then
         conformance cuda:1 cuda:0
     fi
 fi
-# Processes that are killed with the GPU's memory open, and while streams wait for them.
 # Memory of a GPU here and memory of a GPU there, through memory of the host, between two processes.
+if wants link || wants link-bench; then
+    unpacked ucx || row "links: no UCX" 0 1 0 0
+    export CROSSHANDLE_UCX="$out/ucx/libucx/lib" CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer"
+fi
 if wants link; then
     run "links of GPUs' memory" env CROSSHANDLE_LINK_DEVICE=cuda:0 \
-        CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer" \
-        "$here/crosshandle-two-hosts" memory_of_devices --nocapture
+        "$here/crosshandle-two-hosts" memory_of_devices --nocapture --test-threads 1
+    grep -hE 'MB/s|SKIPPED' "$out"/links-of-*.log
 fi
+# The same, with figures beside UCX alone and NIXL, if there is one for this Python, which also needs numpy and torch.
+if wants link-bench; then
+    unpacked nixl || row "link-bench: no NIXL" 0 1 0 0
+    peers=cuda:0
+    [ "$gpus" -gt 1 ] && peers="cuda:0 cuda:1"
+    # shellcheck disable=SC2086
+    run "link bench" env CROSSHANDLE_NIXL="$out/nixl" CROSSHANDLE_NIXL_PEER="$here/nixl_peer.py" \
+        "$here/crosshandle-link-gpus" $peers
+    cat "$out/link-bench.log"
+fi
+# Processes that are killed with the GPU's memory open, and while streams wait for them.
 if wants deaths; then
     # shellcheck disable=SC2086
     run "deaths" "$here/conformance" gpu-deaths --device cuda:0 ${DEATHS-}
@@ -209,10 +232,33 @@ if wants python; then
         row "python: no interpreter, or no pytest" 0 1 0 0
     fi
 fi
+# Memory that a holder keeps: writers that are killed with a kernel under way, all others that are killed at random,
+# and the example with a model.
+if wants holder; then
+    of_holder() {
+        title=$1
+        shift
+        run "$title" env CROSSHANDLE_HOLDER_DEVICE=cuda:0 \
+            CROSSHANDLE_FENCE_CYCLES="${FENCES:-200}" CROSSHANDLE_FENCE_SECONDS="${FENCE_SECONDS:-120}" \
+            CROSSHANDLE_HOLDER_CYCLES="${HOLDER:-500}" CROSSHANDLE_HOLDER_SECONDS="${HOLDER_SECONDS:-120}" \
+            "$here/crosshandle-holder" --exact --nocapture --test-threads 1 "$@"
+        grep -E 'kill to their end|cycles in|free memory' "$log"
+    }
+    of_holder "holder, names" names::handed_over_memory_outlives_its_maker \
+        names::a_killed_holder_has_a_successor_and_readers_notice_nothing \
+        recovery::names_come_back_from_readers_when_both_holders_die
+    of_holder "holder, fences" fences::writers_are_killed_and_no_two_have_one_epoch
+    of_holder "holder, deaths" deaths::nothing_is_lost_whoever_dies_when
+    # With a reader in Python, if there is an interpreter that can load the module.
+    if python_module; then reader=$site; else reader=; fi
+    run "holder, example" env CROSSHANDLE="$here/crosshandle" DEVICE=cuda:0 MIB="${EXAMPLE_MIB:-1024}" \
+        PYTHONPATH="$reader" bash "$here/holder/run.sh"
+    cat "$log"
+fi
 # Models that a holder keeps: tests with torch, and figures beside raw copies and safetensors.
 if wants store; then
     if python_module && python3 -c 'import pytest, torch'; then
-        for tests in store store_gpu; do
+        for tests in store store_gpu engines; do
             run "$(echo "$tests" | tr _ ' ')" env "PYTHONPATH=$site" PYTHONDONTWRITEBYTECODE=1 \
                 python3 -m pytest -q -p no:cacheprovider "$here/python/tests/test_$tests.py"
         done

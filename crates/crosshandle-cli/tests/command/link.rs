@@ -39,6 +39,21 @@ fn memory_and_events_are_reached_from_another_host() {
     waiter.finish().expect(0);
     let waits = ["link", "wait", &address, &event, "3", "--timeout", "100ms"];
     user.run([&waits, &token[..]].concat()).expect(3);
+
+    // One process has a link; others use it, and have no token.
+    let shares = [&["link", "share", &address, "--as", "store"], &token[..]].concat();
+    let (sharer, name) = user.hold(shares.clone());
+    assert_eq!(name, "@store");
+    user.run(shares).expect(1);
+    assert!(user.run(["link", "read", &name, &memory]).expect(0).stdout == all);
+    let waiter = user.start(["link", "wait", &name, &event, "3", "--timeout", "20s"]);
+    let signal = ["link", "signal", &name, &event];
+    assert_eq!(user.run(signal).expect(0).text(), "3\n");
+    waiter.finish().expect(0);
+    drop(sharer);
+    user.run(signal).expect(1);
+    // Without a token there is no link of one's own.
+    user.run(["link", "signal", &address, &event]).expect(1);
 }
 
 #[test]

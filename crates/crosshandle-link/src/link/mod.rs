@@ -205,6 +205,13 @@ impl Link {
         data.map_or(0, |data| data.replacements())
     }
 
+    /// Returns the names of the transports by which UCX moves memory over this link, such as `tcp` and `cuda_ipc`:
+    /// none without UCX, and none while its connection is made anew.
+    pub fn transports(&self) -> Vec<String> {
+        let data = self.session().data.as_ref();
+        data.map_or_else(Vec::new, |data| data.transports())
+    }
+
     /// Returns the error with which the link has ended; `None` while it has not.
     pub fn ended(&self) -> Option<Error> {
         self.session().state().check_alive().err()
@@ -228,7 +235,7 @@ impl fmt::Debug for Link {
 
 pub(crate) fn data_path(options: &LinkOptions) -> Result<Option<DataPath>> {
     match options.data {
-        Data::Ucx => DataPath::new(&options.ucx, options.keep_alive).map(Some),
+        Data::Ucx => DataPath::new(&options.ucx, options.staging, options.keep_alive).map(Some),
         Data::Tls => Ok(None),
     }
 }

@@ -18,8 +18,8 @@ pub(crate) enum Served {
     Memory {
         memory: Arc<Memory>,
         registration: Option<Registration>,
-        /// The host cannot access it.
-        is_staged: bool,
+        /// The host cannot access it: what comes in messages is copied by a queue.
+        is_on_device: bool,
     },
     Event {
         event: Event,
@@ -107,7 +107,7 @@ impl Session {
 
     fn serve_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
         let Ok(bytes) = memory.bytes() else {
-            return self.serve_staged_memory(request, memory);
+            return self.serve_device_memory(request, memory);
         };
         let registration = match &self.data {
             None => None,
@@ -127,7 +127,7 @@ impl Session {
         let served = Served::Memory {
             memory: Arc::clone(&memory),
             registration,
-            is_staged: false,
+            is_on_device: false,
         };
         self.serve(served, |id| Message::Memory {
             request,
@@ -140,13 +140,32 @@ impl Session {
         .map(drop)
     }
 
-    fn serve_staged_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
+    /// Has UCX move memory that the host cannot access, or the staging buffer.
+    fn serve_device_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
+        // Also for what comes in messages.
         let stager = self.stager()?;
         let len = memory.len() as u64;
+        if let Some(registration) = self.register_device_memory(&memory) {
+            let (address, key) = (registration.address, registration.key.clone());
+            let served = Served::Memory {
+                memory,
+                registration: Some(registration),
+                is_on_device: true,
+            };
+            let message = |id| Message::Memory {
+                request,
+                id,
+                len,
+                address,
+                staging: 0,
+                key: &key,
+            };
+            return self.serve(served, message).map(drop);
+        }
         let served = Served::Memory {
             memory,
             registration: None,
-            is_staged: true,
+            is_on_device: true,
         };
         self.serve(served, |id| Message::Memory {
             request,
@@ -157,6 +176,18 @@ impl Session {
             key: stager.key(),
         })
         .map(drop)
+    }
+
+    /// Returns UCX's registration of memory that the host cannot access; `None`: it is to be staged.
+    fn register_device_memory(&self, memory: &Memory) -> Option<Registration> {
+        let data = self.data.as_ref()?;
+        if !data.moves_memory_of(&self.context) {
+            return None;
+        }
+        let is_writable = memory.access() == Access::ReadWrite;
+        // SAFETY: as in `serve_memory`. It is memory of the context's device, which is CUDA's.
+        let made = unsafe { data.register_cuda(memory.as_ptr(), memory.len(), is_writable) };
+        check_key(data, made.ok()?).ok()
     }
 
     fn serve_event(&self, request: u64, event: Event) -> Result<()> {
@@ -323,8 +354,10 @@ impl Session {
     fn served_memory(&self, id: u32) -> Result<(Arc<Memory>, bool), &'static str> {
         match self.state().served.get(&id) {
             Some(Served::Memory {
-                memory, is_staged, ..
-            }) => Ok((Arc::clone(memory), *is_staged)),
+                memory,
+                is_on_device,
+                ..
+            }) => Ok((Arc::clone(memory), *is_on_device)),
             _ => Err("it accesses what is not open memory"),
         }
     }

@@ -1,6 +1,7 @@
 //! Memory of the other host.
 
 mod local;
+pub(crate) mod ring;
 mod transfer;
 
 use crate::control::message::Message;

@@ -7,9 +7,10 @@ use crate::link::data::{DataPath, Direction, Piece};
 use crate::link::question::{Answer, Question};
 use crate::link::session::Session;
 use crate::link::{Inner, close_object};
-use crate::tuning::{PIECES_UNDER_WAY, STAGING_PARTS};
+use crate::tuning::{PIECES_UNDER_WAY, STAGED_IN_MESSAGES, STAGING_PART, STAGING_PARTS};
 use crosshandle::Access;
 use std::collections::VecDeque;
+use std::slice;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Memory of the other host that is open. Offsets are counted from its start, and have been checked.
@@ -44,6 +45,12 @@ impl Opened {
         self.data.is_some() && self.staging == 0
     }
 
+    /// Returns whether so many bytes go in messages: all without UCX, and few to and from a staging buffer, which
+    /// take one round trip so instead of two.
+    fn goes_in_messages(&self, len: usize) -> bool {
+        self.data.is_none() || self.staging > 0 && len <= STAGED_IN_MESSAGES
+    }
+
     /// Moves pieces by UCX, whose `remote` is counted from what the [address](Self::address) is of, and is changed
     /// to the address.
     ///
@@ -68,6 +75,45 @@ impl Opened {
         moved.map_err(|error| session.state().check_alive().err().unwrap_or(error))
     }
 
+    /// Moves bytes part by part, each when `places` has it ready.
+    ///
+    /// # Safety
+    /// Where `places` says that a part is, its bytes can be read, and for `Get` written, until the part has moved.
+    pub(super) unsafe fn move_parts(
+        &self,
+        direction: Direction,
+        at: u64,
+        len: usize,
+        places: &mut dyn Places,
+    ) -> Result<()> {
+        if self.staging > 0 && !self.goes_in_messages(len) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.move_staged(direction, at, len, places) };
+        }
+        let by_ucx = self.is_direct();
+        for part in (0..).map_while(|index| Part::of(len, STAGING_PART, index)) {
+            let local = places.prepare(part)?;
+            let remote = at + part.start as u64;
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (by_ucx, direction) {
+                    (true, _) => {
+                        let len = part.len;
+                        self.move_pieces(direction, &mut [Piece { local, len, remote }])?;
+                    }
+                    (false, Direction::Put) => {
+                        self.write_in_messages(remote, slice::from_raw_parts(local, part.len))?;
+                    }
+                    (false, Direction::Get) => {
+                        self.read_in_messages(remote, slice::from_raw_parts_mut(local, part.len))?;
+                    }
+                }
+            }
+            places.moved(part)?;
+        }
+        Ok(())
+    }
+
     /// Moves bytes by UCX.
     ///
     /// # Safety
@@ -76,11 +122,11 @@ impl Opened {
         &self,
         direction: Direction,
         at: u64,
-        local: &Span,
+        local: &mut Span,
     ) -> Result<()> {
         if self.staging > 0 {
             // SAFETY: the caller's promise.
-            return unsafe { self.move_staged(direction, at, local) };
+            return unsafe { self.move_staged(direction, at, local.len, local) };
         }
         let piece = Piece {
             local: local.start,
@@ -93,29 +139,29 @@ impl Opened {
 
     /// Copies bytes here.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        if self.data.is_none() {
-            return self.read_over_tls(at, into);
+        if self.goes_in_messages(into.len()) {
+            return self.read_in_messages(at, into);
         }
-        let local = Span {
+        let mut local = Span {
             start: into.as_mut_ptr(),
             len: into.len(),
         };
         // SAFETY: the slice is borrowed until this returns.
-        unsafe { self.move_one(Direction::Get, at, &local) }
+        unsafe { self.move_one(Direction::Get, at, &mut local) }
     }
 
     /// Copies bytes there.
     pub(super) fn write(&self, at: u64, from: &[u8]) -> Result<()> {
-        if self.data.is_none() {
-            return self.write_over_tls(at, from);
+        if self.goes_in_messages(from.len()) {
+            return self.write_in_messages(at, from);
         }
-        let local = Span {
+        let mut local = Span {
             // Only read from.
             start: from.as_ptr().cast_mut(),
             len: from.len(),
         };
         // SAFETY: the slice is borrowed until this returns.
-        unsafe { self.move_one(Direction::Put, at, &local) }
+        unsafe { self.move_one(Direction::Put, at, &mut local) }
     }
 
     /// Takes the turn to move staged memory: the owner has one buffer for a link, and keeps so many requests
@@ -125,7 +171,7 @@ impl Opened {
         (self.staging > 0).then(|| turn().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn read_over_tls(&self, mut at: u64, into: &mut [u8]) -> Result<()> {
+    fn read_in_messages(&self, mut at: u64, into: &mut [u8]) -> Result<()> {
         let _turn = self.turn();
         let mut under_way: VecDeque<(Arc<Question>, &mut [u8])> = VecDeque::new();
         let mut pieces = into.chunks_mut(MAX_DATA);
@@ -156,7 +202,7 @@ impl Opened {
         }
     }
 
-    fn write_over_tls(&self, mut at: u64, from: &[u8]) -> Result<()> {
+    fn write_in_messages(&self, mut at: u64, from: &[u8]) -> Result<()> {
         let _turn = self.turn();
         let mut under_way: VecDeque<Arc<Question>> = VecDeque::new();
         let mut pieces = from.chunks(MAX_DATA);
@@ -188,45 +234,48 @@ impl Opened {
     ///
     /// # Safety
     /// As [`DataPath::move_pieces`].
-    unsafe fn move_staged(&self, direction: Direction, at: u64, local: &Span) -> Result<()> {
+    unsafe fn move_staged(
+        &self,
+        direction: Direction,
+        at: u64,
+        len: usize,
+        places: &mut dyn Places,
+    ) -> Result<()> {
         let mut turn = self.turn();
         if turn.as_deref() == Some(&true) {
             return Err(Error::invalid(
                 "the other host has not copied in time before, so its staging buffer is of no use: make a new link",
             ));
         }
-        let part_len = self.staging as usize / STAGING_PARTS;
-        let mut copies: VecDeque<(usize, Arc<Question>)> = VecDeque::new();
-        let part_of = |index: usize| {
-            let start = index * part_len;
-            (start < local.len).then(|| (start, part_len.min(local.len - start)))
-        };
-        let ask = |index: usize, start: usize, len: usize| {
+        let part_len = (self.staging as usize / STAGING_PARTS).min(STAGING_PART);
+        let mut copies: VecDeque<(Part, Arc<Question>)> = VecDeque::new();
+        let ask = |part: Part| {
             self.session().ask(|request| Message::Stage {
                 request,
                 id: self.id,
                 into_memory: direction == Direction::Put,
-                offset: at + start as u64,
-                at: (index % STAGING_PARTS * part_len) as u32,
-                len: len as u32,
+                offset: at + part.start as u64,
+                at: (part.index % STAGING_PARTS * part_len) as u32,
+                len: part.len as u32,
             })
         };
-        // SAFETY: the caller's promise; each part is inside of the span.
-        let move_part = |index: usize, start: usize, len: usize| unsafe {
+        let mut move_part = |part: Part| {
+            let local = places.prepare(part)?;
             let piece = Piece {
-                local: local.start.wrapping_add(start),
-                len,
-                remote: (index % STAGING_PARTS * part_len) as u64,
+                local,
+                len: part.len,
+                remote: (part.index % STAGING_PARTS * part_len) as u64,
             };
-            self.move_pieces(direction, &mut [piece])
+            // SAFETY: the caller's promise.
+            unsafe { self.move_pieces(direction, &mut [piece])? };
+            places.moved(part)
         };
         let mut result = Ok(());
         let mut is_broken = false;
         let mut next = 0;
         while result.is_ok() {
-            let part = part_of(next);
-            match (direction, part) {
-                (Direction::Put, Some((start, len))) => {
+            match (direction, Part::of(len, part_len, next)) {
+                (Direction::Put, Some(part)) => {
                     // Before a place of the buffer is written again, what was there has been copied.
                     if copies.len() == STAGING_PARTS
                         && let Some((_, copy)) = copies.pop_front()
@@ -235,26 +284,23 @@ impl Opened {
                         is_broken = is_late(&result);
                     }
                     result = result
-                        .and_then(|()| move_part(next, start, len))
-                        .and_then(|()| ask(next, start, len))
-                        .map(|copy| copies.push_back((next, copy)));
+                        .and_then(|()| move_part(part))
+                        .and_then(|()| ask(part))
+                        .map(|copy| copies.push_back((part, copy)));
                     next += 1;
                 }
-                (Direction::Get, Some((start, len))) if copies.len() < STAGING_PARTS => {
-                    result = ask(next, start, len).map(|copy| copies.push_back((next, copy)));
+                (Direction::Get, Some(part)) if copies.len() < STAGING_PARTS => {
+                    result = ask(part).map(|copy| copies.push_back((part, copy)));
                     next += 1;
                 }
                 _ => {
-                    let Some((index, copy)) = copies.pop_front() else {
+                    let Some((part, copy)) = copies.pop_front() else {
                         break;
                     };
                     result = wait_until_done(&copy);
                     is_broken = is_late(&result);
-                    if result.is_ok()
-                        && direction == Direction::Get
-                        && let Some((start, len)) = part_of(index)
-                    {
-                        result = move_part(index, start, len);
+                    if result.is_ok() && direction == Direction::Get {
+                        result = move_part(part);
                     }
                 }
             }
@@ -270,10 +316,49 @@ impl Opened {
     }
 }
 
-/// Bytes of this host.
+/// One of the parts in which bytes move that are copied on their way.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) index: usize,
+    /// Counted from the first byte that moves.
+    pub(super) start: usize,
+    pub(super) len: usize,
+}
+
+impl Part {
+    fn of(len: usize, part_len: usize, index: usize) -> Option<Self> {
+        let start = index * part_len;
+        (start < len).then(|| Self {
+            index,
+            start,
+            len: part_len.min(len - start),
+        })
+    }
+}
+
+/// Where this host's bytes are while they move, part by part, in order.
+pub(super) trait Places {
+    /// Waits until a part may move, and returns where it is.
+    fn prepare(&mut self, part: Part) -> Result<*mut u8>;
+
+    /// Takes note that a part has moved.
+    fn moved(&mut self, part: Part) -> Result<()>;
+}
+
+/// Bytes of this host that move from and to where they are.
 pub(super) struct Span {
     pub(super) start: *mut u8,
     pub(super) len: usize,
+}
+
+impl Places for Span {
+    fn prepare(&mut self, part: Part) -> Result<*mut u8> {
+        Ok(self.start.wrapping_add(part.start))
+    }
+
+    fn moved(&mut self, _: Part) -> Result<()> {
+        Ok(())
+    }
 }
 
 fn is_late<T>(result: &Result<T>) -> bool {

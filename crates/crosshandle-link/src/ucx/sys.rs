@@ -41,6 +41,7 @@ pub const UCS_THREAD_MODE_SERIALIZED: c_uint = 1;
 pub const UCP_EP_PARAM_FIELD_REMOTE_ADDRESS: u64 = 1;
 pub const UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE: u64 = 1 << 1;
 pub const UCP_EP_PARAM_FIELD_ERR_HANDLER: u64 = 1 << 2;
+pub const UCP_ERR_HANDLING_MODE_NONE: c_uint = 0;
 pub const UCP_ERR_HANDLING_MODE_PEER: c_uint = 1;
 
 pub const UCP_OP_ATTR_FIELD_FLAGS: u32 = 1 << 4;
@@ -49,10 +50,16 @@ pub const UCP_EP_CLOSE_FLAG_FORCE: u32 = 1;
 pub const UCP_MEM_MAP_PARAM_FIELD_ADDRESS: u64 = 1;
 pub const UCP_MEM_MAP_PARAM_FIELD_LENGTH: u64 = 1 << 1;
 pub const UCP_MEM_MAP_PARAM_FIELD_PROT: u64 = 1 << 3;
+pub const UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE: u64 = 1 << 4;
 pub const UCP_MEM_MAP_PROT_LOCAL_READ: c_uint = 1;
 pub const UCP_MEM_MAP_PROT_LOCAL_WRITE: c_uint = 1 << 1;
 pub const UCP_MEM_MAP_PROT_REMOTE_READ: c_uint = 1 << 8;
 pub const UCP_MEM_MAP_PROT_REMOTE_WRITE: c_uint = 1 << 9;
+
+pub const UCP_ATTR_FIELD_MEMORY_TYPES: u64 = 1 << 2;
+pub const UCP_EP_ATTR_FIELD_TRANSPORTS: u64 = 1 << 3;
+pub const UCP_ENTITY_NAME_MAX: usize = 32;
+pub const UCS_MEMORY_TYPE_CUDA: c_uint = 1;
 
 #[repr(C)]
 pub struct ucp_params_t {
@@ -136,4 +143,39 @@ pub struct ucp_request_param_t {
     pub remote_datatype: u64,
     pub remote: *const c_void,
     pub remote_count: usize,
+}
+
+#[repr(C)]
+pub struct ucp_context_attr_t {
+    pub field_mask: u64,
+    pub request_size: usize,
+    pub thread_mode: c_uint,
+    pub memory_types: u64,
+    pub name: [c_char; UCP_ENTITY_NAME_MAX],
+    pub device_counter_size: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ucp_transport_entry_t {
+    pub transport_name: *const c_char,
+    pub device_name: *const c_char,
+}
+
+#[repr(C)]
+pub struct ucp_transports_t {
+    pub entries: *mut ucp_transport_entry_t,
+    pub num_entries: c_uint,
+    pub entry_size: usize,
+}
+
+/// Its socket addresses are declared as the words that they consist of.
+#[repr(C)]
+pub struct ucp_ep_attr_t {
+    pub field_mask: u64,
+    pub name: [c_char; UCP_ENTITY_NAME_MAX],
+    pub local_sockaddr: [u64; 16],
+    pub remote_sockaddr: [u64; 16],
+    pub transports: ucp_transports_t,
+    pub user_data: *mut c_void,
 }

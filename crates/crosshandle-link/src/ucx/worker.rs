@@ -5,7 +5,7 @@ use super::context::new_context;
 use super::library::{self, Ucx};
 use super::sys::*;
 use crate::error::{Error, Result};
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -18,6 +18,9 @@ pub struct Settings {
     pub interface: Option<String>,
     /// The transports to choose from.
     pub transports: Option<String>,
+    /// Whether UCX need not tell of connections that fail. A link needs that; without, UCX may use more transports
+    /// within a host.
+    pub ignores_failures: bool,
 }
 
 /// A worker, with a context of its own.
@@ -29,6 +32,7 @@ pub struct Worker {
     event_fd: Option<OwnedFd>,
     /// The status with which the endpoint failed; 0: it has not. UCX's callback has its address.
     failed: Arc<AtomicI8>,
+    ignores_failures: bool,
 }
 
 // SAFETY: a worker of UCX's mode "serialized" may be called by any thread, one at a time, and all methods
@@ -103,6 +107,7 @@ impl Worker {
             endpoint: None,
             event_fd: None,
             failed: Arc::default(),
+            ignores_failures: settings.ignores_failures,
         };
         (made.worker, made.event_fd) = made.new_worker()?;
         Ok(made)
@@ -195,7 +200,10 @@ impl Worker {
                 | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
                 | UCP_EP_PARAM_FIELD_ERR_HANDLER,
             address: address.as_ptr().cast(),
-            err_mode: UCP_ERR_HANDLING_MODE_PEER,
+            err_mode: match self.ignores_failures {
+                false => UCP_ERR_HANDLING_MODE_PEER,
+                true => UCP_ERR_HANDLING_MODE_NONE,
+            },
             err_handler: ucp_err_handler_t {
                 cb: Some(endpoint_failed),
                 arg: Arc::as_ptr(&self.failed).cast_mut().cast(),
@@ -249,19 +257,48 @@ impl Worker {
         len: usize,
         is_writable: bool,
     ) -> Result<Registration> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register_as(None, start, len, is_writable) }
+    }
+
+    /// Makes `len` bytes at `start`, memory of a GPU of CUDA, reachable for the other side.
+    ///
+    /// # Safety
+    /// As [`register`](Self::register).
+    pub unsafe fn register_cuda(
+        &mut self,
+        start: *mut u8,
+        len: usize,
+        is_writable: bool,
+    ) -> Result<Registration> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register_as(Some(UCS_MEMORY_TYPE_CUDA), start, len, is_writable) }
+    }
+
+    /// # Safety
+    /// As [`register`](Self::register); `memory_type` is what the memory is, `None` for UCX to find out.
+    unsafe fn register_as(
+        &mut self,
+        memory_type: Option<c_uint>,
+        start: *mut u8,
+        len: usize,
+        is_writable: bool,
+    ) -> Result<Registration> {
         let mut prot = UCP_MEM_MAP_PROT_LOCAL_READ | UCP_MEM_MAP_PROT_REMOTE_READ;
         if is_writable {
             prot |= UCP_MEM_MAP_PROT_LOCAL_WRITE | UCP_MEM_MAP_PROT_REMOTE_WRITE;
         }
+        let known = memory_type.map_or(0, |_| UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE);
         let params = ucp_mem_map_params_t {
             field_mask: UCP_MEM_MAP_PARAM_FIELD_ADDRESS
                 | UCP_MEM_MAP_PARAM_FIELD_LENGTH
-                | UCP_MEM_MAP_PARAM_FIELD_PROT,
+                | UCP_MEM_MAP_PARAM_FIELD_PROT
+                | known,
             address: start.cast(),
             length: len,
             flags: 0,
             prot,
-            memory_type: 0,
+            memory_type: memory_type.unwrap_or_default(),
             exported_memh_buffer: ptr::null(),
         };
         let call = &self.ucx.call;
@@ -288,6 +325,58 @@ impl Worker {
             address: start.addr() as u64,
             key: bytes,
         })
+    }
+
+    /// Returns whether UCX was found with support of CUDA, so that it moves memory of GPUs.
+    pub fn knows_cuda(&self) -> Result<bool> {
+        let mut attributes = ucp_context_attr_t {
+            field_mask: UCP_ATTR_FIELD_MEMORY_TYPES,
+            request_size: 0,
+            thread_mode: 0,
+            memory_types: 0,
+            name: [0; UCP_ENTITY_NAME_MAX],
+            device_counter_size: 0,
+        };
+        // SAFETY: the context is valid, and the result goes to a place of its type.
+        let status = unsafe { (self.ucx.call.ucp_context_query)(self.context, &mut attributes) };
+        self.ucx.check("ucp_context_query", status)?;
+        Ok(attributes.memory_types & 1 << UCS_MEMORY_TYPE_CUDA != 0)
+    }
+
+    /// Returns the names of the transports that the endpoint uses, sorted.
+    pub fn transports(&self) -> Result<Vec<String>> {
+        const NONE: ucp_transport_entry_t = ucp_transport_entry_t {
+            transport_name: ptr::null(),
+            device_name: ptr::null(),
+        };
+        let endpoint = self.endpoint()?;
+        let mut entries = [NONE; MAX_TRANSPORTS];
+        let mut attributes = ucp_ep_attr_t {
+            field_mask: UCP_EP_ATTR_FIELD_TRANSPORTS,
+            name: [0; UCP_ENTITY_NAME_MAX],
+            local_sockaddr: [0; 16],
+            remote_sockaddr: [0; 16],
+            transports: ucp_transports_t {
+                entries: entries.as_mut_ptr(),
+                num_entries: MAX_TRANSPORTS as c_uint,
+                entry_size: size_of::<ucp_transport_entry_t>(),
+            },
+            user_data: ptr::null_mut(),
+        };
+        // SAFETY: the endpoint is valid, and UCX is told how many entries there is room for.
+        let status = unsafe { (self.ucx.call.ucp_ep_query)(endpoint, &mut attributes) };
+        self.ucx.check("ucp_ep_query", status)?;
+        let count = attributes.transports.num_entries as usize;
+        let named = entries.iter().take(count);
+        let mut names: Vec<_> = named
+            .filter(|entry| !entry.transport_name.is_null())
+            // SAFETY: UCX's texts end with zeros, and live until the endpoint is closed.
+            .map(|entry| unsafe { CStr::from_ptr(entry.transport_name) })
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
     }
 
     /// Takes a registration back.
@@ -429,6 +518,8 @@ impl Worker {
     }
 }
 
+/// Transports of an endpoint that are looked at; UCX has at most 16 for one.
+const MAX_TRANSPORTS: usize = 32;
 /// Steps after which a worker that is closing is taken to have closed.
 const MAX_CLOSING_STEPS: u32 = 1_000_000;
 

@@ -2,7 +2,7 @@
 //! peer process in each.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -145,17 +145,22 @@ impl Hosts {
 
     /// Starts a process on one of the hosts.
     pub(crate) fn start(&self, side: &str) -> Peer {
-        let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && exec \"$2\"";
+        Peer::spawn(self.command(side, &program()))
+    }
+
+    /// Makes a command that runs a program on one of the hosts; its arguments may follow.
+    pub(crate) fn command(&self, side: &str, program: &Path) -> Command {
+        let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
         let mut command = Command::new("ip");
         command
             .args(["netns", "exec", &self.namespace(side)])
             .args(["unshare", "--mount", "sh", "-c", script, "sh"])
             .arg(self.directory.join(format!("boot-{side}")))
-            .arg(program())
+            .arg(program)
             .env("CROSSHANDLE_SOCKET_DIR", self.directory.join(side))
             // Its log would go to the standard output.
             .env("UCX_LOG_LEVEL", "fatal");
-        Peer::spawn(command)
+        command
     }
 }
 
@@ -169,7 +174,7 @@ impl Drop for Hosts {
 }
 
 /// Returns the peer's program; `CROSSHANDLE_LINK_PEER` names it where the tests were not built.
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let named = std::env::var_os("CROSSHANDLE_LINK_PEER").map(PathBuf::from);
     named.unwrap_or_else(|| env!("CARGO_BIN_EXE_crosshandle-link-peer").into())
 }
@@ -205,7 +210,7 @@ impl Peer {
         Self::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Self {
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

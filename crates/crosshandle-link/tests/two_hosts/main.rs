@@ -1,9 +1,11 @@
 //! Two hosts that link: two network namespaces with a boot identity each, and processes in them. Where such
 //! cannot be made, the tests are skipped and say so; those over TLS alone also run on one host.
 
+mod devices;
 mod endpoints;
 mod forwarder;
 mod hosts;
+mod neighbours;
 
 use forwarder::Forwarder;
 use hosts::{Hosts, Peer};
@@ -522,91 +524,4 @@ fn certificates_admit_whom_the_authority_has_signed() {
         ))
         .unwrap_err();
     assert!(error.contains("nothing.pem"), "{error}");
-}
-
-/// What two processes need for a device whose memory the host cannot access: a device that
-/// `CROSSHANDLE_LINK_DEVICE` names, or the simulated driver's.
-fn with_device(test: &str) -> Option<Vec<(&'static str, String)>> {
-    if let Ok(device) = std::env::var("CROSSHANDLE_LINK_DEVICE") {
-        return Some(vec![("CROSSHANDLE_LINK_DEVICE", device)]);
-    }
-    let loaders = std::env::var("ZE_LOADER_LIB_DIRS").unwrap_or_default();
-    let Some(loader) = loaders
-        .split(':')
-        .next_back()
-        .filter(|path| !path.is_empty())
-    else {
-        eprintln!("SKIPPED {test}: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
-        return None;
-    };
-    let driver = std::env::current_exe().unwrap();
-    let driver = driver.with_file_name("libze_sim.so");
-    assert!(driver.is_file(), "there is no {}", driver.display());
-    Some(vec![
-        ("CROSSHANDLE_LINK_DEVICE", "level_zero:0".into()),
-        ("LD_LIBRARY_PATH", loader.to_owned()),
-        ("ZE_ENABLE_ALT_DRIVERS", driver.display().to_string()),
-    ])
-}
-
-/// Memory of devices moves through memory of the host on both sides.
-fn memory_of_devices_crosses(data: &str) {
-    let test = "memory_of_devices_crosses";
-    let Some(variables) = with_device(test) else {
-        return;
-    };
-    let (mut owner, mut user) = (Peer::with(&variables), Peer::with(&variables));
-    let options = format!("{TOKEN} {data} lo 10000");
-    let address = owner.ask(&format!("listen 127.0.0.1:0 {options}"));
-    user.ask(&format!("connect {address} {options}"));
-    owner.ask("accept 10000");
-    // More than the staging buffer has room for, and no multiple of its parts.
-    let len = 30_000_001;
-    let handles = owner.ask(&format!("allocate {len}"));
-    let handles = words(&handles);
-    let event = owner.ask("create_event");
-    assert_eq!(
-        user.ask(&format!("open_memory {}", handles[0])),
-        format!("{len} ReadWrite staged")
-    );
-    assert_eq!(
-        user.ask(&format!("open_memory {}", handles[1])),
-        format!("{len} ReadOnly staged")
-    );
-    user.ask(&format!("open_event {event}"));
-    owner.ask("fill 0 3");
-    assert_eq!(user.ask(&format!("remote_holds 1 3 0 {len}")), "true");
-    user.ask("remote_write 0 5 0 29000000");
-    assert_eq!(owner.ask("holds 0 5 0 29000000"), "true");
-    owner.ask("fill 0 6");
-    assert_eq!(user.ask("remote_read_many 1 6 100 64"), "true");
-    // From device memory to device memory by commands of a queue, and back.
-    assert_eq!(user.ask("queue_copies 0 0 77"), "true");
-    assert_eq!(owner.ask(&format!("holds 0 77 0 {len}")), "true");
-    owner.ask("wait 0 1 10000");
-    // A write and its signal.
-    assert_eq!(user.ask("remote_write_and_signal 0 9 0 1000"), "2");
-    owner.ask("wait 0 2 10000");
-    assert_eq!(owner.ask("holds 0 9 0 1000"), "true");
-    let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
-    assert!(error.contains("reading only"), "{error}");
-    println!(
-        "{data}: {} MB/s there and back, by commands of a queue",
-        user.ask("copy_rate 0 10")
-    );
-    owner.ask("close");
-    let error = user.try_ask("remote_write 0 5 0 10").unwrap_err();
-    assert!(error.contains("has ended"), "{error}");
-}
-
-#[test]
-fn memory_of_devices_crosses_over_tls() {
-    memory_of_devices_crosses("tls");
-}
-
-#[test]
-fn memory_of_devices_crosses_over_ucx() {
-    if has_ucx("memory_of_devices_crosses_over_ucx") {
-        memory_of_devices_crosses("ucx");
-    }
 }

@@ -318,22 +318,22 @@ def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array
     if device != "cuda":
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group)]
-    # The library does not say which of its devices.
-    contexts = [default_context(found.name) for found in Device.all() if found.backend == device]
-    if not contexts:
+    # The library does not say which of its devices: the first ones refuse what is not theirs.
+    names = [found.name for found in Device.all() if found.backend == device]
+    if not names:
         raise WrongDevice(f"the array is on a {device} device, and there is none here")
-    return [_adopt_on_any(contexts, one) for one in group]
-
-
-def _adopt_on_any(contexts: list[Context], one: _rust.Foreign) -> tuple[Context, Array | Exception]:
-    """Adopts an array on the device that it is on; otherwise says why the last one refuses it."""
-    *others, last = contexts
-    for context in others:
-        (adopted,) = _rust.adopt_all(context, [one])
-        if isinstance(adopted, Array):
-            return context, adopted
-    (adopted,) = _rust.adopt_all(last, [one])
-    return last, adopted
+    found: dict[int, tuple[Context, Array | Exception]] = {}
+    places = list(range(len(group)))
+    for name in names:
+        context = default_context(name)
+        for place, adopted in zip(places, _rust.adopt_all(context, [group[place] for place in places])):
+            # A device that knows the memory says more than one that does not.
+            if place not in found or not isinstance(found[place][1], Unsupported):
+                found[place] = context, adopted
+        places = [place for place in places if not isinstance(found[place][1], Array)]
+        if not places:
+            break
+    return [found[place] for place in range(len(group))]
 
 
 def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:

@@ -155,10 +155,6 @@ impl Dtype {
         }
     }
 
-    pub(crate) fn is_complex(self) -> bool {
-        self.kind == Kind::Complex
-    }
-
     /// Returns whether it is one of the floating-point types of 8 bits, which few libraries know.
     pub(crate) fn is_float8(self) -> bool {
         self.kind as u8 > Kind::Bool as u8

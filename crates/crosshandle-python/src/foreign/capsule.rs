@@ -33,6 +33,29 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
         capsule => capsule?,
     };
     let (tensor, read_only) = tensor(&capsule)?;
+    // SAFETY: the capsule, which is held, keeps what the tensor points to.
+    let described = unsafe {
+        of_tensor(
+            tensor,
+            place,
+            read_only || never_written,
+            capsule.clone().unbind(),
+        )
+    };
+    described.map(Some)
+}
+
+/// Describes what DLPack's form of an array describes, on the device that its library says. `owner` is what the bytes
+/// live as long as.
+///
+/// # Safety
+/// `shape` and `strides` are null, or point to a number for each dimension.
+pub(super) unsafe fn of_tensor(
+    tensor: &dlpack::Tensor,
+    place: Place,
+    read_only: bool,
+    owner: Py<PyAny>,
+) -> PyResult<Foreign> {
     let refused = |what: &str| Err(PyValueError::new_err(what.to_owned()));
     let dimensions = usize::try_from(tensor.ndim).unwrap_or(usize::MAX);
     if dimensions > MAX_DIMENSIONS {
@@ -47,7 +70,7 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     };
     let numbers = |start: *const i64| match start.is_null() || dimensions == 0 {
         true => None,
-        // SAFETY: the capsule, which is held, has one for each dimension.
+        // SAFETY: there is one for each dimension, as the caller promises.
         false => Some(unsafe { slice::from_raw_parts(start, dimensions) }),
     };
     let shape = numbers(tensor.shape).unwrap_or_default().iter();
@@ -62,16 +85,7 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
         bytes.collect::<Vec<_>>()
     });
     let address = tensor.data.addr().wrapping_add(tensor.byte_offset as usize);
-    Foreign::new(
-        place,
-        address,
-        dtype,
-        shape,
-        strides,
-        read_only || never_written,
-        capsule.unbind(),
-    )
-    .map(Some)
+    Foreign::new(place, address, dtype, shape, strides, read_only, owner)
 }
 
 /// Returns what a capsule describes, and whether it must not be written. The capsule stays as it is: whoever drops

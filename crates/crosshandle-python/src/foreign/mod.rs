@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `description.rs` | what an array is, by the protocol that its library has |
-//! | `buffer.rs`, `capsule.rs`, `interface.rs`, `torch.rs` | the protocols |
+//! | `buffer.rs`, `capsule.rs`, `exchange.rs`, `interface.rs`, `torch.rs` | the protocols |
 //! | `adopt.rs` | the memory beneath arrays, shared without a copy |
 //! | `owners.rs` | what keeps that memory from being used again |
 //! | `allocator.rs` | allocators that torch and CuPy call |
@@ -17,6 +17,7 @@ mod bytes;
 mod capsule;
 mod copy;
 mod description;
+mod exchange;
 mod interface;
 pub(crate) mod owners;
 mod torch;

@@ -1,13 +1,12 @@
-//! torch's tensors, by their own attributes: a tree has hundreds, and DLPack takes ten times as long.
+//! torch's tensors: a tree has hundreds, and DLPack's capsules take ten times as long.
 
 use super::description::{Foreign, Place};
+use super::exchange;
 use crate::array::Dtype;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// Returns torch's class of tensors, if a program has imported torch.
 fn class(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyAny>>> {
@@ -30,38 +29,37 @@ fn class(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyAny>>> {
     Ok(Some(CLASS.get_or_init(py, || class.unbind()).bind(py)))
 }
 
-/// Returns what a tensor's type is. The objects of types are never freed.
-fn dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Dtype> {
-    static KNOWN: Mutex<Option<HashMap<usize, Dtype>>> = Mutex::new(None);
-    let object = tensor.getattr("dtype")?;
-    let place = object.as_ptr().addr();
-    let found = {
-        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.as_ref().and_then(|known| known.get(&place)).copied()
-    };
-    if let Some(dtype) = found {
-        return Ok(dtype);
-    }
-    let dtype = Dtype::of(&object)?;
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.get_or_insert_default().insert(place, dtype);
-    Ok(dtype)
-}
-
 /// Describes a tensor; `None` if it is none of torch's.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
-    let py = value.py();
-    let Some(class) = class(py)? else {
+    let Some(class) = class(value.py())? else {
         return Ok(None);
     };
     if !value.is_instance(class)? {
         return Ok(None);
     }
-    let place = if value.getattr("is_cuda")?.is_truthy()? {
-        let number: u32 = value.call_method0("get_device")?.extract()?;
+    // Neither is part of what DLPack says.
+    if value.call_method0("is_neg")?.is_truthy()? || value.call_method0("is_conj")?.is_truthy()? {
+        return Err(PyValueError::new_err(
+            "this tensor is a view that torch negates or conjugates when it reads: share \
+             tensor.resolve_conj().resolve_neg()",
+        ));
+    }
+    // The tensor may be given another storage; this one is what the bytes live as long as.
+    let owner = value.call_method0("untyped_storage")?.unbind();
+    let py = value.py();
+    let described = exchange::table_of(class)?
+        .and_then(|table| table.describe(value, owner.clone_ref(py)).ok())
+        .map_or_else(|| by_attributes(value, owner), Ok)?;
+    Ok(Some(described))
+}
+
+/// Describes a tensor of a torch before 2.10, which has no table of DLPack's functions, or one that they refuse.
+fn by_attributes(tensor: &Bound<'_, PyAny>, owner: Py<PyAny>) -> PyResult<Foreign> {
+    let place = if tensor.getattr("is_cuda")?.is_truthy()? {
+        let number: u32 = tensor.call_method0("get_device")?.extract()?;
         Place::Cuda(number)
     } else {
-        let kind: String = value.getattr("device")?.getattr("type")?.extract()?;
+        let kind: String = tensor.getattr("device")?.getattr("type")?.extract()?;
         if kind != "cpu" {
             return Err(PyTypeError::new_err(format!(
                 "tensors on devices of torch's type {kind:?} cannot be shared"
@@ -69,21 +67,11 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
         }
         Place::Host
     };
-    let dtype = dtype(value)?;
-    if value.call_method0("is_neg")?.is_truthy()?
-        || (dtype.is_complex() && value.call_method0("is_conj")?.is_truthy()?)
-    {
-        return Err(PyValueError::new_err(
-            "this tensor is a view that torch negates or conjugates when it reads: share \
-             tensor.resolve_conj().resolve_neg()",
-        ));
-    }
-    let address: usize = value.call_method0("data_ptr")?.extract()?;
-    let shape: Vec<usize> = value.getattr("shape")?.extract()?;
+    let dtype = Dtype::of(&tensor.getattr("dtype")?)?;
+    let address: usize = tensor.call_method0("data_ptr")?.extract()?;
+    let shape: Vec<usize> = tensor.getattr("shape")?.extract()?;
     let size = dtype.bytes() as isize;
-    let mut strides: Vec<isize> = value.call_method0("stride")?.extract()?;
+    let mut strides: Vec<isize> = tensor.call_method0("stride")?.extract()?;
     strides.iter_mut().for_each(|stride| *stride *= size);
-    // The tensor may be given another storage; this one is what the bytes live as long as.
-    let owner = value.call_method0("untyped_storage")?.unbind();
-    Foreign::new(place, address, dtype, shape, Some(strides), false, owner).map(Some)
+    Foreign::new(place, address, dtype, shape, Some(strides), false, owner)
 }

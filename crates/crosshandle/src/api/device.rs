@@ -5,7 +5,10 @@ use crate::hal::registry;
 use crate::hal::{Backend, BackendDevice};
 use crate::handle::BackendKind;
 use crate::os::process;
-use crate::types::{DeviceInfo, ImageLimits, KernelLimits, NativeObject, NativeRuntime};
+use crate::types::{
+    AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, NativeObject, NativeRuntime, Partition,
+    PartitionLimits,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -85,6 +88,40 @@ impl Device {
     /// [`Error::Unsupported`] if the device has no images: its text says why.
     pub fn images(&self) -> Result<&ImageLimits> {
         self.inner.images().map_err(Error::Unsupported)
+    }
+
+    /// Returns how the device can be divided into parts. Looks for what runs kernels as
+    /// [`kernels`](Self::kernels) does.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it cannot: its text says why.
+    pub fn partitions(&self) -> Result<PartitionLimits> {
+        self.inner.partitions().map_err(Error::Unsupported)
+    }
+
+    /// Divides the device into parts, which run kernels on compute units of their own. All else is that of
+    /// the whole: its identity, its memory and its handles, so that contexts on parts and on the whole open
+    /// each other's. A part may be divided again.
+    ///
+    /// A program is loaded in a context on one device, and its kernels run in queues of that device, or of
+    /// parts that the same call returned. So do images.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for what is not among [`partitions`](Self::partitions);
+    /// [`Error::InvalidArgument`] for parts without compute units, for more compute units than the device has, and
+    /// for more parts than it can have; [`Error::Driver`] if what runs kernels refuses.
+    pub fn partition(&self, how: &Partition) -> Result<Vec<Self>> {
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
+        how.check(&self.partitions()?, self.info().compute_units)?;
+        let parts = self.inner.partition(how)?.into_iter();
+        Ok(parts.map(|inner| Self { inner }).collect())
+    }
+
+    /// Returns what the compute units of a part share, if the whole was divided by affinity.
+    pub fn affinity(&self) -> Option<AffinityDomain> {
+        self.inner.affinity()
     }
 
     /// Returns the objects of what compiles and runs kernels, for programs that use it too.

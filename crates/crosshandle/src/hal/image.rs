@@ -2,7 +2,8 @@
 
 use super::Operand;
 use crate::error::Result;
-use crate::types::{ImageDescription, Pitches, SamplerDescription};
+use crate::types::{Address, ImageDescription, ImageFormat, Pitches, SamplerDescription, Sampling};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -15,18 +16,85 @@ pub(crate) trait Images {
 
     /// Makes a sampler.
     fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn DeviceSampler>>;
+
+    /// Returns the maker of views, if the device's limits say that there are any.
+    fn views(&self) -> Option<&dyn Views> {
+        None
+    }
+}
+
+/// The maker of views of images: numbers by which kernels reach them. The object layer has checked sizes and
+/// [`Sampling::check`].
+pub(crate) trait Views {
+    /// Refuses pixels of which there are no images.
+    fn check_format(&self, format: ImageFormat) -> Result<()>;
+
+    /// Makes an image of several levels, at most as many as it can have. Errors as for one level.
+    fn create_levelled(
+        &self,
+        image: &ImageDescription,
+        levels: u32,
+    ) -> Result<Arc<dyn DeviceLevels>>;
+
+    /// Makes a view through which kernels sample.
+    fn sampled(
+        &self,
+        source: &ViewSource<'_>,
+        image: &ImageDescription,
+        sampling: &Sampling,
+    ) -> Result<Arc<dyn DeviceView>>;
+
+    /// Makes a view through which kernels read and write pixels as they are.
+    fn unsampled(&self, image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>>;
+}
+
+/// What a view shows.
+pub(crate) enum ViewSource<'a> {
+    Image(&'a Arc<dyn DeviceImage>),
+    Levels(&'a Arc<dyn DeviceLevels>),
+    /// Rows of memory that start so many bytes one after the other. The object layer keeps it, and has checked
+    /// that they are inside.
+    Memory {
+        start: Address,
+        pitch: usize,
+    },
+}
+
+/// An image of several levels on a device.
+pub(crate) trait DeviceLevels: Any + Send + Sync {
+    /// Returns a level, which keeps the image.
+    fn level(self: Arc<Self>, number: u32) -> Result<Arc<dyn DeviceImage>>;
+
+    /// Returns the driver's own image.
+    fn raw(&self) -> usize;
+}
+
+/// A view of an image on a device. It keeps the image.
+pub(crate) trait DeviceView: Any + Send + Sync {
+    /// Returns the number by which kernels know the view.
+    fn number(&self) -> u64;
 }
 
 /// An image on a device.
 pub(crate) trait DeviceImage: Any + Send + Sync {
-    /// Returns the driver's own image, whose bytes are the argument for a kernel that takes it.
+    /// Returns the driver's own image.
     fn raw(&self) -> usize;
+
+    /// Returns the number that is the argument for a kernel that takes the image.
+    fn argument(&self) -> usize {
+        self.raw()
+    }
 }
 
 /// A sampler on a device.
 pub(crate) trait DeviceSampler: Any + Send + Sync {
-    /// Returns the driver's own sampler, whose bytes are the argument for a kernel that takes it.
+    /// Returns the driver's own sampler; 0 where samplers are none of its objects.
     fn raw(&self) -> usize;
+
+    /// Returns the bytes that are the argument for a kernel that takes the sampler.
+    fn argument(&self) -> SmallVec<[u8; 8]> {
+        SmallVec::from_slice(&self.raw().to_ne_bytes())
+    }
 }
 
 /// A copy of at least one pixel to an image, from an image, or both. Parts of images are inside them; rows

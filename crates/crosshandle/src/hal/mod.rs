@@ -15,6 +15,7 @@
 //! | `Command` | [`Submission`], which holds [`Work`] and a [`WaitList`] |
 //! | `Program`, `Kernel` | [`LoadedProgram`], [`LoadedKernel`] |
 //! | `Image`, `Sampler` | [`DeviceImage`], [`DeviceSampler`] |
+//! | `LevelledImage`, `ImageView` | [`DeviceLevels`], [`DeviceView`] |
 //! | `ExecutableGraph` | [`GraphNodes`] and, where the driver has graphs, a [`DriverGraph`] |
 //! | `Event` | none: see [Events](#events) |
 //!
@@ -112,7 +113,10 @@ mod wait_list;
 pub(crate) use graph::{
     DriverGraph, GraphNode, GraphNodes, GraphRun, Graphs, PreparedNode, RecordedWork,
 };
-pub(crate) use image::{DeviceImage, DeviceSampler, ImageCopy, ImageSide, Images};
+pub(crate) use image::{
+    DeviceImage, DeviceLevels, DeviceSampler, DeviceView, ImageCopy, ImageSide, Images, ViewSource,
+    Views,
+};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub(crate) use submission::{
     HostFunction, Launch, Operand, Pattern, RectCopy, RowFill, Submission, Work,
@@ -123,8 +127,9 @@ use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{BackendBlob, DriverEvents, Import, Shared};
 use crate::types::{
-    Access, Address, DeviceInfo, ImageLimits, KernelArguments, KernelLimits, KernelProperties,
-    MemoryKind, NativeRuntime, Ownership, ProgramImage, ProgramOptions, QueueOrder, SharedBytes,
+    Access, Address, AffinityDomain, DeviceInfo, ImageLimits, KernelArguments, KernelLimits,
+    KernelProperties, MemoryKind, NativeRuntime, Ownership, Partition, PartitionLimits,
+    ProgramImage, ProgramOptions, QueueOrder, SharedBytes,
 };
 use std::any::Any;
 use std::ffi::CStr;
@@ -177,6 +182,25 @@ pub(crate) trait BackendDevice: Send + Sync {
     /// Returns the limits of images, or why the device has none. May look for what has them.
     fn images(&self) -> std::result::Result<&ImageLimits, String> {
         Err(format!("{} has no images", self.info().name))
+    }
+
+    /// Returns how the device can be divided, or why it cannot. May look for what runs kernels.
+    fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
+        Err(format!("{} cannot be divided", self.info().name))
+    }
+
+    /// Divides the device as its [limits](Self::partitions) allow. The parts have the identity and the memory
+    /// of the whole; their contexts run kernels on the part's compute units alone.
+    fn partition(&self, _how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>> {
+        Err(Error::Unsupported(format!(
+            "{} cannot be divided",
+            self.info().name
+        )))
+    }
+
+    /// Returns what the compute units of a part share, if that is by what the whole was divided.
+    fn affinity(&self) -> Option<AffinityDomain> {
+        None
     }
 
     /// Makes a context on the device.

@@ -80,6 +80,9 @@ pub struct KernelLimits {
     pub arguments: u32,
     /// All blocks of a launch can run at the same time, to wait for each other.
     pub cooperative: bool,
+    /// The most blocks of a cooperative launch, of whatever kernel. [`Kernel::concurrent_blocks`](crate::Kernel::concurrent_blocks)
+    /// tells that of one.
+    pub cooperative_blocks: u32,
     /// Blocks can be put together in clusters.
     pub clusters: bool,
     /// Kernels take shared memory as arguments
@@ -94,6 +97,8 @@ pub struct KernelLimits {
     pub extensions: &'static str,
     /// The driver chooses blocks, if asked to ([`LaunchShape::threads`](crate::LaunchShape::threads)).
     pub block_choice: bool,
+    /// A program may be linked of several images.
+    pub linking: bool,
 }
 
 impl KernelLimits {
@@ -135,6 +140,9 @@ pub struct Capabilities {
     /// Device memory is the host's memory: nothing moves between the two, and the device can access all
     /// that the host can.
     pub unified_memory: bool,
+    /// The device's kernels and copies use all memory that the host can access in place, also what no driver
+    /// has allocated or was told of.
+    pub system_memory: bool,
     /// The device's memory is known to correct errors.
     pub error_correction: bool,
     /// Kernels can use floating-point numbers of 16 bits. On the host, the processor reads and writes them;

@@ -22,6 +22,32 @@ pub struct ImageLimits {
     pub read_write_arguments: u32,
     /// The most samplers of a kernel.
     pub samplers: u32,
+    /// What [views](crate::ImageView) of images there are, for devices whose kernels take images by numbers.
+    pub views: Option<ViewLimits>,
+}
+
+/// What views of images a device has, and their limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ViewLimits {
+    /// The longest row of memory that is viewed as an image of one dimension, in pixels.
+    pub linear_1d: usize,
+    /// The largest rectangle of memory that is viewed as an image of two dimensions, in pixels.
+    pub linear_2d: [usize; 2],
+    /// The most bytes between two rows of such a rectangle.
+    pub linear_pitch: usize,
+    /// Rows of such a rectangle are a multiple of this many bytes apart.
+    pub pitch_alignment: usize,
+    /// Memory that is viewed starts at a multiple of this many bytes.
+    pub start_alignment: usize,
+    /// The longest image of several levels and one dimension, in pixels.
+    pub levels_1d: usize,
+    /// The largest image of several levels and two dimensions, in pixels.
+    pub levels_2d: [usize; 2],
+    /// The longest edge of a cube's side, in pixels; 0 without such images.
+    pub cube: usize,
+    /// The most anisotropy of a view.
+    pub anisotropy: u32,
 }
 
 /// The dimensions of an image.
@@ -37,6 +63,8 @@ pub enum ImageKind {
     OneDArray,
     /// Rectangles of equal size.
     TwoDArray,
+    /// The six squares of a cube, as layers: right, left, top, bottom, front, back.
+    Cube,
 }
 
 /// The channels of a pixel, in their order in memory: red, green, blue, alpha (opacity). An `x` is a channel
@@ -86,6 +114,21 @@ pub enum ChannelType {
     UnsignedInt32,
     HalfFloat,
     Float,
+}
+
+impl ChannelType {
+    /// Returns whether kernels read a channel as an integer.
+    pub fn is_integer(self) -> bool {
+        matches!(
+            self,
+            Self::SignedInt8
+                | Self::SignedInt16
+                | Self::SignedInt32
+                | Self::UnsignedInt8
+                | Self::UnsignedInt16
+                | Self::UnsignedInt32
+        )
+    }
 }
 
 /// The format of a pixel.
@@ -163,6 +206,32 @@ impl ImageDescription {
         })
     }
 
+    /// Returns the most levels that an image of this size can have: each is half as large as the one before,
+    /// and the last is one pixel.
+    pub fn most_levels(&self) -> u32 {
+        let dimensions = match self.kind {
+            ImageKind::OneD | ImageKind::OneDArray => 1,
+            ImageKind::TwoD | ImageKind::TwoDArray | ImageKind::Cube => 2,
+            ImageKind::ThreeD => 3,
+        };
+        let longest = self.extent[..dimensions].iter().max();
+        longest.map_or(1, |longest| usize::BITS - longest.leading_zeros())
+    }
+
+    /// Returns the description of a level of the image; the first has number 0.
+    pub(crate) fn level(&self, number: u32) -> Self {
+        let dimensions = match self.kind {
+            ImageKind::OneD | ImageKind::OneDArray => 1,
+            ImageKind::TwoD | ImageKind::TwoDArray | ImageKind::Cube => 2,
+            ImageKind::ThreeD => 3,
+        };
+        let mut extent = self.extent;
+        for size in &mut extent[..dimensions] {
+            *size = size.checked_shr(number).unwrap_or(0).max(1);
+        }
+        Self { extent, ..*self }
+    }
+
     /// Refuses a size that there cannot be.
     pub(crate) fn check(&self, limits: &ImageLimits) -> Result<()> {
         let most = match self.kind {
@@ -171,9 +240,15 @@ impl ImageDescription {
             ImageKind::ThreeD => limits.size_3d,
             ImageKind::OneDArray => [limits.size_1d, limits.layers, 1],
             ImageKind::TwoDArray => [limits.size_2d[0], limits.size_2d[1], limits.layers],
+            ImageKind::Cube => {
+                let edge = limits.views.map_or(0, |views| views.cube);
+                [edge, edge, 6]
+            }
         };
         let mut pairs = self.extent.iter().zip(most);
-        let fits = pairs.all(|(size, most)| (1..=most).contains(size));
+        let is_whole =
+            self.kind != ImageKind::Cube || self.extent[0] == self.extent[1] && self.extent[2] == 6;
+        let fits = is_whole && pairs.all(|(size, most)| (1..=most).contains(size));
         match self.bytes() {
             Some(_) if fits => Ok(()),
             _ => Err(Error::invalid(format!(
@@ -251,6 +326,67 @@ pub struct SamplerDescription {
     pub filter: Filter,
 }
 
+/// The way in which kernels read an image through a view.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sampling {
+    /// Coordinates are fractions of the image's size, not numbers of its pixels.
+    pub is_normalized: bool,
+    /// What is read outside the image, in each dimension.
+    pub addressing: [Addressing; 3],
+    /// What is read between pixels.
+    pub filter: Filter,
+    /// What is read between levels.
+    pub level_filter: Filter,
+    /// The first and the last level that are read.
+    pub levels: [f32; 2],
+    /// How much longer than wide the part of an image may be that is one pixel of the result; 0 and 1 for no
+    /// such difference.
+    pub anisotropy: u32,
+    /// Near the edges of a cube's side, pixels of its neighbours count.
+    pub is_seamless: bool,
+}
+
+impl From<SamplerDescription> for Sampling {
+    fn from(sampler: SamplerDescription) -> Self {
+        Self {
+            is_normalized: sampler.is_normalized,
+            addressing: [sampler.addressing; 3],
+            filter: sampler.filter,
+            level_filter: Filter::Nearest,
+            levels: [0.0; 2],
+            anisotropy: 0,
+            is_seamless: false,
+        }
+    }
+}
+
+impl Sampling {
+    /// Refuses what no view of such pixels has.
+    pub(crate) fn check(&self, format: ImageFormat, limits: &ViewLimits) -> Result<()> {
+        let is_linear = self.filter == Filter::Linear || self.level_filter == Filter::Linear;
+        if is_linear && format.channel.is_integer() {
+            return Err(Error::invalid(format!(
+                "pixels of {:?} have no mean: read them with the filter `Nearest`",
+                format.channel
+            )));
+        }
+        let [first, last] = self.levels;
+        if !(first.is_finite() && last.is_finite() && first >= 0.0 && first <= last) {
+            return Err(Error::invalid(format!(
+                "{:?} are not the first and the last of an image's levels",
+                self.levels
+            )));
+        }
+        if self.anisotropy > limits.anisotropy.max(1) {
+            return Err(Error::invalid(format!(
+                "this device has no anisotropy of {}, but at most {}",
+                self.anisotropy, limits.anisotropy
+            )));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,6 +400,7 @@ mod tests {
         write_arguments: 8,
         read_write_arguments: 0,
         samplers: 16,
+        views: None,
     };
 
     fn format(order: ChannelOrder, channel: ChannelType) -> ImageFormat {
@@ -298,6 +435,56 @@ mod tests {
         assert!(fits(ImageKind::OneDArray, [100, 20, 1]));
         assert!(!fits(ImageKind::TwoDArray, [100, 90, 21]));
         assert!(!fits(ImageKind::ThreeD, [usize::MAX; 3]));
+    }
+
+    #[test]
+    fn levels_end_with_one_pixel() {
+        let pixel = format(ChannelOrder::R, ChannelType::Float);
+        let image = ImageDescription::new(ImageKind::TwoD, pixel, [20, 5, 1]);
+        assert_eq!(image.most_levels(), 5);
+        assert_eq!(image.level(1).extent, [10, 2, 1]);
+        assert_eq!(image.level(4).extent, [1; 3]);
+        assert_eq!(image.level(u32::MAX).extent, [1; 3]);
+        let rows = ImageDescription::new(ImageKind::OneDArray, pixel, [9, 100, 1]);
+        assert_eq!((rows.most_levels(), rows.level(3).extent), (4, [1, 100, 1]));
+    }
+
+    #[test]
+    fn what_cannot_be_sampled_is_refused() {
+        let limits = ViewLimits {
+            linear_1d: 1,
+            linear_2d: [1; 2],
+            linear_pitch: 1,
+            pitch_alignment: 1,
+            start_alignment: 1,
+            levels_1d: 1,
+            levels_2d: [1; 2],
+            cube: 1,
+            anisotropy: 16,
+        };
+        let nearest = Sampling::from(SamplerDescription {
+            is_normalized: false,
+            addressing: Addressing::Clamp,
+            filter: Filter::Nearest,
+        });
+        let linear = Sampling {
+            filter: Filter::Linear,
+            ..nearest
+        };
+        let check = |sampling: Sampling, channel| {
+            let format = format(ChannelOrder::R, channel);
+            sampling.check(format, &limits).is_ok()
+        };
+        assert!(check(nearest, ChannelType::SignedInt8) && check(linear, ChannelType::Float));
+        assert!(check(linear, ChannelType::UnormInt8) && !check(linear, ChannelType::SignedInt8));
+        for levels in [[1.0, 0.0], [-1.0, 0.0], [0.0, f32::NAN], [f32::INFINITY; 2]] {
+            assert!(!check(Sampling { levels, ..nearest }, ChannelType::Float));
+        }
+        let steep = |anisotropy| Sampling {
+            anisotropy,
+            ..nearest
+        };
+        assert!(check(steep(16), ChannelType::Float) && !check(steep(17), ChannelType::Float));
     }
 
     #[test]

@@ -139,9 +139,9 @@ impl KernelArguments {
         self.part(&len.to_ne_bytes(), ArgumentKind::Local)
     }
 
-    /// Adds a driver's own object.
-    pub(crate) fn object(self, object: usize) -> Self {
-        self.part(&object.to_ne_bytes(), ArgumentKind::Object)
+    /// Adds a driver's own object, as its kernels take it.
+    pub(crate) fn object(self, object: &[u8]) -> Self {
+        self.part(object, ArgumentKind::Object)
     }
 
     fn part(mut self, bytes: &[u8], kind: ArgumentKind) -> Self {
@@ -344,6 +344,15 @@ impl LaunchShape {
         self.check_abilities(limits)
     }
 
+    /// Returns the number of blocks; the most there is where the device chooses them.
+    fn blocks(&self) -> u64 {
+        if self.threads.is_some() {
+            return u64::MAX;
+        }
+        let counts = self.grid.into_iter().map(u64::from);
+        counts.fold(1, u64::saturating_mul)
+    }
+
     /// Refuses a shape of a kind that the device does not know.
     fn check_abilities(&self, limits: &KernelLimits) -> Result<()> {
         let lacks = |what: &str| Err(Error::Unsupported(what.into()));
@@ -370,6 +379,13 @@ impl LaunchShape {
             return Err(Error::Unsupported(
                 "this device does not run all blocks of a launch at the same time".into(),
             ));
+        }
+        if self.is_cooperative && self.blocks() > limits.cooperative_blocks.into() {
+            return Err(Error::Unsupported(format!(
+                "this device runs at most {} blocks of a launch at the same time, and no blocks that it \
+                 chooses itself",
+                limits.cooperative_blocks
+            )));
         }
         match self.cluster {
             Some(_) if !limits.clusters => Err(Error::Unsupported(
@@ -405,10 +421,12 @@ mod tests {
         constant_memory: 1 << 16,
         arguments: 4096,
         cooperative: false,
+        cooperative_blocks: u32::MAX,
         clusters: true,
         local_arguments: false,
         offsets: false,
         block_choice: false,
+        linking: true,
         intermediate_languages: "",
         extensions: "",
     };

@@ -7,6 +7,7 @@ mod image;
 mod kernel;
 mod memory;
 mod native_object;
+mod partition;
 mod pod;
 mod program_image;
 mod queue_order;
@@ -21,12 +22,13 @@ pub(crate) use device_info::known;
 pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
 pub use image::{
     Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
-    ImageLimits, ImagePart, SamplerDescription,
+    ImageLimits, ImagePart, SamplerDescription, Sampling, ViewLimits,
 };
 pub(crate) use kernel::{ArgumentKind, number};
 pub use kernel::{KernelArguments, KernelParameter, KernelProperties, LaunchShape};
 pub use memory::{Access, AllocationOptions, MemoryKind};
 pub use native_object::{DriverAllocation, NativeObject, NativeRuntime, Ownership};
+pub use partition::{AffinityDomain, Partition, PartitionLimits};
 pub use pod::Pod;
 pub(crate) use program_image::{Format, spirv};
 pub use program_image::{ProgramImage, ProgramOptions};

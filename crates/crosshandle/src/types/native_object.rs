@@ -50,7 +50,8 @@ pub enum Ownership {
 }
 
 /// The objects of an OpenCL runtime that runs the host's kernels, as numbers. They live as long as the
-/// process. All contexts on the host use the same ones.
+/// process, those of a [part](crate::Device::partition) as long as that part and what was made on it. All contexts
+/// on one device use the same ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NativeRuntime {

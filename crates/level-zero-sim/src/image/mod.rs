@@ -161,7 +161,7 @@ entry! {
         let (kind, extent) = kind_of(&desc)?;
         let (order, channel) = format::translate(&desc.format)?;
         let description = ImageDescription { kind, order, channel, extent };
-        let object = ImageObject::new(runtime, &description);
+        let object = ImageObject::new(&runtime.device(), &description);
         let object = object.map_err(|failure| refused(&failure))?;
         let pixel = object.pixel_bytes().map_err(|failure| refused(&failure))?;
         write(image, handles::create(Arc::new(Image {
@@ -210,7 +210,7 @@ entry! {
                 _ => return Err(INVALID_ENUMERATION),
             },
         };
-        let object = SamplerObject::new(runtime, &description);
+        let object = SamplerObject::new(&runtime.device(), &description);
         let object = object.map_err(|failure| refused(&failure))?;
         write(sampler, handles::create(Arc::new(Sampler {
             context,

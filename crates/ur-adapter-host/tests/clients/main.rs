@@ -38,15 +38,15 @@ fn run_with_images(setting: Setting) {
     program.run();
 }
 
-/// Runs the client with images where no OpenCL runtime is found, so that there are none.
-fn run_without_images() {
+/// Runs a client where no OpenCL runtime is found, so that there is nothing that needs one.
+fn run_without_runtime(client: &str) {
     let runtime = Runtime::find();
-    let mut program = Program::new(&runtime.client("images"), &runtime);
+    let mut program = Program::new(&runtime.client(client), &runtime);
     program.variable("CROSSHANDLE_OPENCL", "");
     program.run();
 }
 
-/// Runs a client with kernels that SYCL takes on OpenCL's backend alone.
+/// Runs a client with kernels under the name of OpenCL's backend, which SYCL takes some on alone.
 fn run_as_opencl(client: &str, setting: Setting) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client(client), &runtime);
@@ -76,7 +76,9 @@ fn run_dpctl_tests() {
     program.variable("CROSSHANDLE_UR_BACKEND", "opencl");
     program.takes_long();
     program.argument(runtime::script("dpctl_tests.py"));
-    program.argument("1350");
+    // Some 35 want two compute units.
+    let units = std::thread::available_parallelism().map_or(1, usize::from);
+    program.argument(if units > 1 { "1400" } else { "1350" });
     program.run();
 }
 
@@ -110,12 +112,15 @@ under_each_setting! {
     events: |setting| run("events", setting);
     kernels: |setting| run_with_kernels("kernels", setting);
     images: run_with_images;
+    bindless: |setting| run("bindless", setting);
     command_buffers: |setting| run_with_kernels("command_buffers", setting);
     graphs: |setting| run_with_kernels("graphs", setting);
     physical_memory: |setting| run("physical_memory", setting);
+    sub_devices: |setting| run_with_kernels("sub_devices", setting);
     memory_handles: |setting| run("memory_handles", setting);
     native: |setting| run("native", setting);
     hostile_handles: |setting| run("hostile_handles", setting);
+    sycl_bindless: |setting| run("sycl_bindless", setting);
     sycl_commands: |setting| run("sycl_commands", setting);
     sycl_graph_kernels: |setting| run_as_opencl("sycl_graph_kernels", setting);
     sycl_graphs: |setting| run("sycl_graphs", setting);
@@ -129,11 +134,17 @@ tests! {
     error_table_validated: {
         run("error_table", Setting { validated: true, ..Setting::default() });
     };
+    dynamic_link: run_with_kernels("dynamic_link", Setting::default());
+    dynamic_link_validated: {
+        run_with_kernels("dynamic_link", Setting { validated: true, ..Setting::default() });
+    };
     kernel_answers: run_with_kernels("kernel_answers", Setting::default());
     kernel_answers_validated: {
         run_with_kernels("kernel_answers", Setting { validated: true, ..Setting::default() });
     };
-    without_a_runtime_there_are_no_images: run_without_images();
+    without_a_runtime_there_are_no_images: run_without_runtime("images");
+    without_a_runtime_there_are_no_sub_devices: run_without_runtime("sub_devices");
+    sub_devices_as_opencl: run_as_opencl("sub_devices", Setting::default());
     nothing_leaks: run("leaks", Setting::default());
     freeing_waits_for_commands: run("free", Setting::default());
     what_is_pending_still_runs: run("pending", Setting::default());

@@ -5,7 +5,7 @@
 /* Deprecated, but still the specification's result. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* The host counts from any offset, and has no cooperative launches. */
+/* The host counts from any offset. */
 static bool is_host(struct runtime *ur) {
   ur_device_type_t type = UR_DEVICE_TYPE_GPU;
   UR(urDeviceGetInfo(ur->device, UR_DEVICE_INFO_TYPE, sizeof type, &type, NULL));
@@ -115,13 +115,20 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   ANSWERS(UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &global, &none, 1, &one,
                                            NULL, 0, NULL, NULL));
-  if (on_host) {
-    ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
-            urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &none, 0, &groups));
-  } else {
-    UR(urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &none, 0, &groups));
-    EXPECT(groups == 0);
-  }
+  UR(urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &none, 0, &groups));
+  EXPECT(groups == 0);
+  /* As many groups as were told can wait for each other; on the host that is one. */
+  UR(urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &group, 0, &groups));
+  EXPECT(groups > 0);
+  ur_kernel_launch_ext_properties_t together = {UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES, NULL,
+                                                UR_KERNEL_LAUNCH_FLAG_COOPERATIVE};
+  UR(urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &group, &group, 1, &one,
+                                      &together, 0, NULL, NULL));
+  UR(urQueueFinish(ur->queue));
+  if (on_host)
+    ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
+            urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &global, &group, 1,
+                                             &one, &together, 0, NULL, NULL));
   UR(urUSMFree(ur->context, memory));
 }
 
@@ -172,13 +179,11 @@ static void ask(struct runtime *ur, struct kernels *kernels) {
   UR(urKernelGetSubGroupInfo(kernels->fill, ur->device, UR_KERNEL_SUB_GROUP_INFO_MAX_SUB_GROUP_SIZE,
                              sizeof sub_group, &sub_group, NULL));
   size_t local = 256, offset = 0, global = 3000, suggested = 0;
-  const bool on_host = is_host(ur);
-  if (!on_host)
-    UR(urKernelSuggestMaxCooperativeGroupCount(kernels->fill, ur->device, 1, &local, 0, &groups));
+  UR(urKernelSuggestMaxCooperativeGroupCount(kernels->fill, ur->device, 1, &local, 0, &groups));
   UR(urKernelGetSuggestedLocalWorkSize(kernels->fill, ur->queue, 1, &offset, &global, &suggested));
   EXPECT(arguments == 3 && group >= 256 && required[0] == 0);
   EXPECT(takes_spirv(ur) ? sub_group > 0 : sub_group == 32);
-  EXPECT(on_host || groups > 0);
+  EXPECT(groups > 0);
   EXPECT(suggested > 0 && global % suggested == 0);
   printf("groups of %zu items, %zu suggested for %zu, %u cooperative groups\n", group, suggested,
          global, groups);

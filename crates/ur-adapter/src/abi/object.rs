@@ -241,13 +241,25 @@ impl<'a, T: Object> HandleList<'a, T> {
 pub(crate) unsafe extern "C" fn retain<T: Object>(handle: *mut T::Opaque) -> ur_result_t {
     enter(|_| {
         // SAFETY: the caller passes null or a handle of this kind.
-        let object = unsafe { Shared::<T>::from_handle(handle) }?;
-        if object.references.fetch_add(1, Ordering::Relaxed) == 0 {
-            // Another object kept it, such as an event its queue: UR has a `Ref` again.
-            let _ = Arc::into_raw(object.to_ref());
-        }
-        Ok(())
+        unsafe { retain_once::<T>(handle) }
     })
+}
+
+/// Has UR refer to an object once more.
+///
+/// # Errors
+/// `INVALID_NULL_HANDLE`.
+///
+/// # Safety
+/// As [`Shared::from_handle`].
+pub(crate) unsafe fn retain_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
+    // SAFETY: as promised to this function.
+    let object = unsafe { Shared::<T>::from_handle(handle) }?;
+    if object.references.fetch_add(1, Ordering::Relaxed) == 0 {
+        // Another object kept it, such as an event its queue: UR has a `Ref` again.
+        let _ = Arc::into_raw(object.to_ref());
+    }
+    Ok(())
 }
 
 /// The entry point `Release` of an object.

@@ -1,7 +1,7 @@
 //! The tables of what this adapter does not do, and the reasons that callers are told.
 
 use super::stub::{Reason, Stub};
-use unified_runtime_sys::{ur_bindless_images_exp_dditable_t, ur_memory_export_exp_dditable_t};
+use unified_runtime_sys::ur_memory_export_exp_dditable_t;
 
 /// Why memory is not exported as file descriptors.
 struct Exports;
@@ -18,26 +18,11 @@ impl Reason for HostPipes {
     const TEXT: &str = "kernels of this adapter have no pipes to the host";
 }
 
-/// Why there are no bindless images.
-pub(crate) struct BindlessImages;
-
-impl Reason for BindlessImages {
-    const TEXT: &str = "this adapter has no bindless images; `urMemImageCreate` makes others";
-}
-
 /// Why an adapter runs no kernels.
 pub(crate) struct Kernels;
 
 impl Reason for Kernels {
     const TEXT: &str = "this adapter runs no kernels; it shares and moves memory and events";
-}
-
-/// Why programs in intermediate languages are not taken.
-pub(crate) struct IntermediateLanguages;
-
-impl Reason for IntermediateLanguages {
-    const TEXT: &str =
-        "this adapter takes programs that are compiled for its devices, and no others";
 }
 
 /// Why specialization constants are not set.
@@ -47,34 +32,6 @@ impl Reason for SpecializationConstants {
     const TEXT: &str = "only programs in SPIR-V have specialization constants, set before they are \
         built; kernels of this adapter have none of their own";
 }
-
-/// The table of bindless images.
-pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
-    ur_bindless_images_exp_dditable_t {
-        pfnUnsampledImageHandleDestroyExp: Stub::<BindlessImages>::STUB,
-        pfnSampledImageHandleDestroyExp: Stub::<BindlessImages>::STUB,
-        pfnImageAllocateExp: Stub::<BindlessImages>::STUB,
-        pfnImageFreeExp: Stub::<BindlessImages>::STUB,
-        pfnUnsampledImageCreateExp: Stub::<BindlessImages>::STUB,
-        pfnSampledImageCreateExp: Stub::<BindlessImages>::STUB,
-        pfnImageCopyExp: Stub::<BindlessImages>::STUB,
-        pfnImageGetInfoExp: Stub::<BindlessImages>::STUB,
-        pfnGetImageMemoryHandleTypeSupportExp: Stub::<BindlessImages>::STUB,
-        pfnGetImageUnsampledHandleSupportExp: Stub::<BindlessImages>::STUB,
-        pfnGetImageSampledHandleSupportExp: Stub::<BindlessImages>::STUB,
-        pfnMipmapGetLevelExp: Stub::<BindlessImages>::STUB,
-        pfnMipmapFreeExp: Stub::<BindlessImages>::STUB,
-        pfnImportExternalMemoryExp: Stub::<BindlessImages>::STUB,
-        pfnMapExternalArrayExp: Stub::<BindlessImages>::STUB,
-        pfnMapExternalLinearMemoryExp: Stub::<BindlessImages>::STUB,
-        pfnReleaseExternalMemoryExp: Stub::<BindlessImages>::STUB,
-        pfnFreeMappedLinearMemoryExp: Stub::<BindlessImages>::STUB,
-        pfnSupportsImportingHandleTypeExp: Stub::<BindlessImages>::STUB,
-        pfnImportExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
-        pfnReleaseExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
-        pfnWaitExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
-        pfnSignalExternalSemaphoreExp: Stub::<BindlessImages>::STUB,
-    };
 
 /// The table of exports of memory.
 pub(crate) const MEMORY_EXPORT_EXP: ur_memory_export_exp_dditable_t =

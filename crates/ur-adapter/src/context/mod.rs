@@ -3,10 +3,12 @@
 //! - `allocations`, `spans`: the memory that users of a context have pointers to.
 //! - `pools`: memory pools, and those that devices have without being asked.
 //! - `ranges`: reserved addresses.
+//! - `bindless`: images that users know by numbers.
 //! - `handle_buffers`: the bytes of handles that users have.
 //! - `entry`: the entry points.
 
 pub(crate) mod allocations;
+pub(crate) mod bindless;
 pub(crate) mod entry;
 pub(crate) mod handle_buffers;
 pub(crate) mod pools;
@@ -20,6 +22,7 @@ use crate::abi::object::{Object, Ref, Shared};
 use crate::discovery::device::opencl_of;
 use crate::discovery::{Device, platform};
 use allocations::Allocations;
+use bindless::BindlessImages;
 use handle_buffers::HandleBuffers;
 use ranges::Ranges;
 use std::collections::BTreeMap;
@@ -49,6 +52,8 @@ pub(crate) struct ContextState {
     pub(crate) ranges: Ranges,
     /// The bytes of handles that were got and not put yet.
     pub(crate) handles: HandleBuffers,
+    /// Images and views that the user knows by numbers.
+    pub(crate) bindless: BindlessImages,
 }
 
 /// A function to be called when the context goes.
@@ -75,6 +80,7 @@ impl ContextState {
             usm: Allocations::default(),
             ranges: Ranges::default(),
             handles: HandleBuffers::default(),
+            bindless: BindlessImages::default(),
         });
         let weak = Arc::downgrade(&state);
         STATES.lock().insert(state.number, weak);
@@ -141,15 +147,11 @@ impl Context {
             let runtime = opencl_of(device.inner());
             runtime.is_some_and(|runtime| runtime.context == native)
         };
-        let all = match named {
-            [] => platform().devices(),
-            named => named,
+        let mut devices = match named {
+            [] => platform().all_devices(),
+            named => named.to_vec(),
         };
-        let devices: Vec<_> = all
-            .iter()
-            .filter(|device| is_its(device))
-            .cloned()
-            .collect();
+        devices.retain(is_its);
         if devices.is_empty() {
             return Ok(None);
         }

@@ -1,18 +1,18 @@
-//! The devices' entry points. Devices never go; sub-devices, which would, don't exist.
+//! The devices' entry points, except those of sub-devices.
 
-use super::device_info;
 use super::{Adapter, Device, Platform, platform};
-use crate::abi::boundary::{In, MaybeOut, Out, OutList, entry_points, list, not_null};
+use super::{device_info, partition};
+use crate::abi::boundary::{MaybeOut, Out, OutList, entry_points, list, not_null};
 use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
-use crate::abi::object::{Handle, Shared};
+use crate::abi::object::{Handle, Ref, Shared};
 use crate::abi::query::Answer;
 use crosshandle::NativeRuntime;
 use std::ffi::CStr;
 use unified_runtime_sys::{
     ur_device_binary_t, ur_device_dditable_t, ur_device_exp_dditable_t, ur_device_handle_t,
-    ur_device_info_t, ur_device_native_properties_t, ur_device_partition_properties_t,
-    ur_device_type_t, ur_native_handle_t, ur_result_t,
+    ur_device_info_t, ur_device_native_properties_t, ur_device_type_t, ur_native_handle_t,
+    ur_result_t,
 };
 
 entry_points! {
@@ -45,22 +45,6 @@ entry_points! {
         device_info::answer(device, name)?.write(query)
     }
 
-    /// `Retain` and `Release`: a device that is no sub-device is not counted.
-    fn keep(device: Handle<Device>) {
-        Ok(())
-    }
-
-    fn partition(
-        device: Handle<Device>,
-        properties: In<ur_device_partition_properties_t>,
-        count: u32,
-        devices: *mut ur_device_handle_t,
-        available: *mut u32,
-    ) {
-        not_null(properties.pProperties)?;
-        Err(Failure::unsupported("devices of this adapter have no sub-devices"))
-    }
-
     fn select_binary(
         device: Handle<Device>,
         binaries: *const ur_device_binary_t,
@@ -86,11 +70,16 @@ entry_points! {
         properties: *const ur_device_native_properties_t,
         created: Out<ur_device_handle_t>,
     ) {
-        let mut devices = platform().devices().iter();
+        let devices = platform().all_devices();
         let device = devices
+            .iter()
             .find(|device| native_of(device) == native)
             .ok_or_else(|| Failure::argument("this is no device's native handle"))?;
-        created.put(device.handle())
+        created.put(match device.part {
+            // Counted, as a new one is.
+            Some(_) => Shared::hand_out(Ref::clone(device)),
+            None => device.handle(),
+        })
     }
 
     fn get_global_timestamps(
@@ -176,9 +165,9 @@ pub(crate) fn opencl_of(device: &crosshandle::Device) -> Option<NativeRuntime> {
 pub(crate) const TABLE: ur_device_dditable_t = ur_device_dditable_t {
     pfnGet: Some(get),
     pfnGetInfo: Some(get_info),
-    pfnRetain: Some(keep),
-    pfnRelease: Some(keep),
-    pfnPartition: Some(partition),
+    pfnRetain: Some(partition::retain),
+    pfnRelease: Some(partition::release),
+    pfnPartition: Some(partition::partition),
     pfnSelectBinary: Some(select_binary),
     pfnGetNativeHandle: Some(get_native_handle),
     pfnCreateWithNativeHandle: Some(create_with_native_handle),

@@ -4,11 +4,13 @@
 pub(crate) mod adapter;
 pub(crate) mod device;
 mod device_info;
+mod partition;
 pub(crate) mod platform;
 
 use crate::abi::description;
 use crate::abi::lock::Lock;
 use crate::abi::object::{Object, Ref, Shared};
+use partition::Part;
 use std::sync::{Arc, OnceLock, Weak};
 use unified_runtime_sys::{ur_adapter_handle_t_, ur_device_handle_t_, ur_platform_handle_t_};
 
@@ -30,9 +32,13 @@ impl Object for Platform {
     type Opaque = ur_platform_handle_t_;
 }
 
-/// A device.
+/// A device, or a part of one.
 pub(crate) struct Device {
     inner: crosshandle::Device,
+    /// What it is a part of, if it is one.
+    part: Option<Part>,
+    /// The parts that it was divided into, as far as they exist.
+    parts: Lock<Vec<Weak<Shared<Device>>>>,
     /// The queues on the device, for `urDeviceWaitExp`.
     queues: Lock<Vec<Weak<dyn Finish>>>,
 }
@@ -77,6 +83,15 @@ impl Platform {
         Self { devices }
     }
 
+    /// Returns the devices, in the library's order, and the parts of them that exist.
+    pub(crate) fn all_devices(&self) -> Vec<Ref<Device>> {
+        let mut all = self.devices.clone();
+        self.devices
+            .iter()
+            .for_each(|device| device.list_parts(&mut all));
+        all
+    }
+
     /// Returns the devices, in the library's order.
     pub(crate) fn devices(&self) -> &[Ref<Device>] {
         &self.devices
@@ -88,6 +103,8 @@ impl Device {
     pub(crate) fn create(inner: crosshandle::Device) -> Ref<Self> {
         let device = Shared::new(Self {
             inner,
+            part: None,
+            parts: Lock::default(),
             queues: Lock::default(),
         });
         Shared::hand_out(Ref::clone(&device));
@@ -104,8 +121,43 @@ impl Device {
         &self.inner
     }
 
-    /// Lets `urDeviceWaitExp` wait for a queue too, while the queue exists.
+    /// Returns the device that this one is a part of, if it is one.
+    fn whole(&self) -> Option<&Ref<Self>> {
+        self.part.as_ref().map(|part| &part.whole)
+    }
+
+    /// Returns the device that is no part, and that this one is, or is in the end a part of.
+    fn root(&self) -> &Self {
+        self.whole().map_or(self, |whole| whole.root())
+    }
+
+    /// Returns whether two devices have the same memory, as parts of one device have.
+    pub(crate) fn shares_memory_with(&self, other: &Self) -> bool {
+        std::ptr::eq(self.root(), other.root())
+    }
+
+    /// Returns whether what is loaded for one of two devices runs on the other, too.
+    pub(crate) fn shares_programs_with(&self, other: &Self) -> bool {
+        let context = |device: &Self| device.inner.native_runtime().ok().map(|own| own.context);
+        std::ptr::eq(self, other)
+            || (self.part.is_some() && other.part.is_some() && context(self) == context(other))
+    }
+
+    /// Adds the parts of the device, theirs, and so on, to a list.
+    fn list_parts(&self, list: &mut Vec<Ref<Self>>) {
+        let parts: Vec<_> = self.parts.lock().iter().filter_map(Weak::upgrade).collect();
+        for part in parts {
+            part.list_parts(list);
+            list.push(part);
+        }
+    }
+
+    /// Lets `urDeviceWaitExp` wait for a queue too, on this device or what it is a part of, while the queue
+    /// exists.
     pub(crate) fn register_queue(&self, queue: Weak<dyn Finish>) {
+        if let Some(whole) = self.whole() {
+            whole.register_queue(Weak::clone(&queue));
+        }
         let mut queues = self.queues.lock();
         if queues.len() == queues.capacity() {
             queues.retain(|queue| queue.strong_count() > 0);

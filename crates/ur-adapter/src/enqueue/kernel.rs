@@ -205,7 +205,12 @@ pub(crate) unsafe fn launch_command(
         ));
     }
     let local = match sizes.local {
-        None if limits.device.block_choice && limits.metadata.required_size.is_none() => None,
+        None if limits.device.block_choice
+            && limits.metadata.required_size.is_none()
+            && !properties.is_cooperative =>
+        {
+            None
+        }
         None => {
             let local = kernel.suggest(device, sizes.global, local_memory)?;
             limits.check(local, sizes.global)?;

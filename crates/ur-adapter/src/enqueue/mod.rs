@@ -2,6 +2,7 @@
 //! into its queue.
 
 mod allocation;
+pub(crate) mod bindless;
 pub(crate) mod buffer;
 pub(crate) mod command_buffer;
 pub(crate) mod graph;

@@ -1,5 +1,6 @@
 //! Memory: unified shared memory, buffers, images, and physical memory that is mapped at reserved addresses.
 
+pub(crate) mod bindless;
 pub(crate) mod buffer;
 pub(crate) mod image;
 pub(crate) mod object;

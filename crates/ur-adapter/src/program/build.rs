@@ -14,6 +14,7 @@ use crosshandle::handle::BackendKind;
 use crosshandle::{Error, ProgramImage, ProgramOptions};
 use std::borrow::Cow;
 use std::ffi::CStr;
+use std::ptr;
 use unified_runtime_sys::{
     UR_EXP_PROGRAM_FLAG_ALLOW_UNRESOLVED_SYMBOLS, UR_EXP_PROGRAM_FLAGS_MASK,
     ur_exp_program_flags_t, ur_program_binary_type_t as binary_type,
@@ -21,7 +22,7 @@ use unified_runtime_sys::{
 };
 
 /// Values of specialization constants, by their numbers.
-type Constants = Vec<(u32, Vec<u8>)>;
+pub(super) type Constants = Vec<(u32, Vec<u8>)>;
 
 /// The state of a program on a device.
 pub(super) struct Build {
@@ -60,8 +61,17 @@ impl Build {
         }
     }
 
+    /// Returns the state of a program that is left to be linked.
+    pub(super) fn left_open(options: &str) -> Self {
+        Self {
+            options: options.to_owned(),
+            status: status::UR_PROGRAM_BUILD_STATUS_SUCCESS,
+            ..Self::default()
+        }
+    }
+
     /// Adds the values of specialization constants that the program is loaded with.
-    fn with_constants(self, constants: Constants) -> Self {
+    pub(super) fn with_constants(self, constants: Constants) -> Self {
         Self { constants, ..self }
     }
 
@@ -174,9 +184,14 @@ impl DeviceImage {
         if self.bytes.is_empty() {
             return Err(no_image());
         }
-        // SAFETY: the creator of the program vouched for what is no text.
-        let image = unsafe { image_of(&self.bytes, &constants) };
-        let loaded = inner.load_program_with(&[image], &options_of(options));
+        let loaded = match self.loaded_for_another(program, options, &constants) {
+            Some(loaded) => Ok(loaded),
+            None => {
+                // SAFETY: the creator of the program vouched for what is no text.
+                let image = unsafe { image_of(&self.bytes, &constants) };
+                inner.load_program_with(&[image], &options_of(options))
+            }
+        };
         let mut build = self.build();
         if build.is_loaded(options, &constants) {
             // Another thread was faster, and may have kernels of its program already.
@@ -205,6 +220,27 @@ impl DeviceImage {
         }
     }
 
+    /// Returns the same image as it is loaded for another device, whose programs run here, too.
+    fn loaded_for_another(
+        &self,
+        program: &Program,
+        options: &str,
+        constants: &Constants,
+    ) -> Option<crosshandle::Program> {
+        let serves = |other: &&Self| {
+            !ptr::eq(self, *other)
+                && self.device.shares_programs_with(&other.device)
+                && self.bytes == other.bytes
+        };
+        program.images.iter().filter(serves).find_map(|other| {
+            let build = other.build();
+            let program = build
+                .program()
+                .filter(|_| build.is_loaded(options, constants))?;
+            Some(program.clone())
+        })
+    }
+
     /// Leaves the image to be linked.
     fn compile(&self, program: &Program, options: &str) -> Result<()> {
         let constants = program.constants.lock().clone();
@@ -214,11 +250,7 @@ impl DeviceImage {
         if self.bytes.is_empty() {
             return Err(no_image());
         }
-        *self.build() = Build {
-            status: status::UR_PROGRAM_BUILD_STATUS_SUCCESS,
-            options: options.to_owned(),
-            ..Build::default()
-        };
+        *self.build() = Build::left_open(options);
         Ok(())
     }
 }
@@ -247,20 +279,16 @@ pub(super) fn options_text(text: Option<&CStr>) -> Cow<'_, str> {
     text.map_or_else(Cow::default, CStr::to_string_lossy)
 }
 
-/// Refuses flags that don't exist, and those that this adapter doesn't do.
+/// Returns whether symbols may stay unresolved, so that the program is left to be linked. Drivers load what is
+/// complete.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`; `UNSUPPORTED_FEATURE` for a program that is not complete.
-pub(super) fn check_flags(flags: ur_exp_program_flags_t) -> Result<()> {
+/// `INVALID_ENUMERATION` for flags that don't exist.
+pub(super) fn is_left_open(flags: ur_exp_program_flags_t) -> Result<bool> {
     if flags & UR_EXP_PROGRAM_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
     }
-    if flags & UR_EXP_PROGRAM_FLAG_ALLOW_UNRESOLVED_SYMBOLS != 0 {
-        return Err(Failure::unsupported(
-            "this adapter loads only programs in which nothing is left to be linked",
-        ));
-    }
-    Ok(())
+    Ok(flags & UR_EXP_PROGRAM_FLAG_ALLOW_UNRESOLVED_SYMBOLS != 0)
 }
 
 entry_points! {
@@ -278,10 +306,13 @@ entry_points! {
         flags: ur_exp_program_flags_t,
         options: MaybeText,
     ) {
-        check_flags(flags)?;
+        let is_left_open = is_left_open(flags)?;
         let options = options_text(options);
-        let mut devices = devices.iter();
-        devices.try_for_each(|device| program.image(device)?.load(program, &options))
+        let mut images = devices.iter().map(|device| program.image(device));
+        images.try_for_each(|image| match is_left_open {
+            true => image?.compile(program, &options),
+            false => image?.load(program, &options),
+        })
     }
 
     pub(super) fn compile(context: Handle<Context>, program: Handle<Program>, options: MaybeText) {
@@ -296,7 +327,7 @@ entry_points! {
         flags: ur_exp_program_flags_t,
         options: MaybeText,
     ) {
-        check_flags(flags)?;
+        is_left_open(flags)?;
         let options = options_text(options);
         let mut devices = devices.iter();
         devices.try_for_each(|device| program.image(device)?.compile(program, &options))

@@ -1,16 +1,79 @@
 //! Linking: images of several programs become one that is loaded on devices.
+//!
+//! The driver compiles and links in one step, so that images which wait for that are kept as they were given. A
+//! dynamic link makes one loaded program of all, and each of the linked programs is that one from then on.
 
-use super::build::{Build, check_flags, failure, image_of, no_image, options_of, options_text};
+use super::build::{
+    Build, Constants, failure, image_of, is_left_open, no_image, options_of, options_text,
+};
 use super::metadata::Metadata;
-use super::{DeviceImage, Program, enter_with_kernels};
+use super::{DeviceImage, Program, enter_with_kernels, not_built};
 use crate::abi::boundary::{MaybeText, Out, entry_points};
 use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
-use crate::abi::lock::Lock;
 use crate::abi::object::{Handle, Handles, HandlesMut, Shared};
 use crate::context::Context;
 use crate::discovery::Device;
+use std::ptr;
+use std::sync::Arc;
 use unified_runtime_sys::{ur_exp_program_flags_t, ur_program_handle_t, ur_result_t};
+
+/// An image that is linked, and what it is compiled with.
+#[derive(Clone)]
+pub(super) struct Part {
+    bytes: Arc<[u8]>,
+    options: String,
+    constants: Constants,
+}
+
+impl DeviceImage {
+    /// Returns what is linked.
+    ///
+    /// # Errors
+    /// `INVALID_OPERATION` for a program that was linked, or loaded elsewhere.
+    fn parts(&self, program: &Program) -> Result<Vec<Part>> {
+        if !self.bytes.is_empty() {
+            return Ok(vec![Part {
+                bytes: Arc::clone(&self.bytes),
+                options: self.build().options.clone(),
+                constants: program.constants.lock().clone(),
+            }]);
+        }
+        match &self.parts[..] {
+            [] => Err(no_image()),
+            parts => Ok(parts.to_vec()),
+        }
+    }
+
+    /// Leaves what was linked with symbols unresolved to be linked further.
+    fn left_open(device: &Shared<Device>, parts: Vec<Part>, options: &str) -> Self {
+        Self {
+            parts,
+            ..Self::of_loaded(&device.to_ref(), Build::left_open(options))
+        }
+    }
+}
+
+/// Loads the program that several parts make together.
+///
+/// # Errors
+/// `PROGRAM_LINK_FAILURE`.
+fn link_parts(
+    context: &Shared<Context>,
+    device: &Shared<Device>,
+    parts: &[Part],
+    options: &str,
+) -> Result<crosshandle::Program> {
+    let images = parts.iter().map(|part| {
+        // SAFETY: the creator of the program vouched for what is no text.
+        unsafe { image_of(&part.bytes, &part.constants) }.compiled_with(&part.options)
+    });
+    let images: Vec<_> = images.collect();
+    let linked = context
+        .on(device)?
+        .load_program_with(&images, &options_of(&link_options(parts, options)));
+    linked.map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))
+}
 
 /// Links programs into one, for all devices of the first or for those named.
 ///
@@ -22,56 +85,89 @@ fn link_all(
     programs: &[&Shared<Program>],
     devices: Option<Vec<&Shared<Device>>>,
     options: &str,
+    is_left_open: bool,
 ) -> Result<Program> {
-    let first = programs.first().ok_or(Failure::SIZE)?;
-    let devices = devices.unwrap_or_else(|| {
-        let images = first.images.iter();
-        images.map(|image| &*image.device).collect()
-    });
-    let set = programs
-        .iter()
-        .map(|program| program.constants.lock().clone());
-    let constants: Vec<_> = set.collect();
-    let mut images = Vec::new();
+    let devices = match devices {
+        Some(devices) => devices,
+        None => devices_of(programs)?,
+    };
+    let mut images = Vec::<DeviceImage>::new();
     for device in devices {
-        let mut compiled = Vec::new();
-        for program in programs {
-            let image = program.image(device)?;
-            if image.bytes.is_empty() {
-                return Err(no_image());
-            }
-            // Nothing was compiled yet: the driver compiles as it links.
-            compiled.push((image, image.build().options.clone()));
+        let parts = parts_of(programs, device)?;
+        if is_left_open {
+            images.push(DeviceImage::left_open(device, parts, options));
+            continue;
         }
-        let parts = compiled.iter().zip(&constants);
-        let parts = parts.map(|((image, options), constants)| {
-            // SAFETY: the creator of the program vouched for what is no text.
-            unsafe { image_of(&image.bytes, constants) }.compiled_with(options)
-        });
-        let parts: Vec<_> = parts.collect();
-        let linked = context
-            .on(device)?
-            .load_program_with(&parts, &options_of(&link_options(&compiled, options)));
-        let linked = linked
-            .map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))?;
-        images.push(DeviceImage {
-            device: device.to_ref(),
-            bytes: Box::default(),
-            build: Lock::new(Build::done(linked, options)),
-        });
+        let mut earlier = images.iter();
+        let linked = match earlier.find(|image| image.device.shares_programs_with(device)) {
+            Some(image) => image.build().program().cloned().ok_or_else(not_built)?,
+            None => link_parts(context, device, &parts, options)?,
+        };
+        let build = Build::done(linked, options);
+        images.push(DeviceImage::of_loaded(&device.to_ref(), build));
     }
     let metadata = Metadata::merged(programs.iter().map(|program| &program.metadata));
     Ok(Program::new(context.to_ref(), images, metadata))
 }
 
+/// Returns the devices of the first program.
+///
+/// # Errors
+/// `INVALID_SIZE` for no programs.
+fn devices_of<'a>(programs: &[&'a Shared<Program>]) -> Result<Vec<&'a Shared<Device>>> {
+    let first = programs.first().ok_or(Failure::SIZE)?;
+    let images = first.images.iter();
+    Ok(images.map(|image| &*image.device).collect())
+}
+
+/// Returns what all programs have for a device.
+///
+/// # Errors
+/// `INVALID_SIZE` for no programs, `INVALID_DEVICE` where one has no image for the device,
+/// `INVALID_OPERATION` where it was linked already.
+fn parts_of(programs: &[&Shared<Program>], device: &Shared<Device>) -> Result<Vec<Part>> {
+    if programs.is_empty() {
+        return Err(Failure::SIZE);
+    }
+    let mut all = Vec::new();
+    for program in programs {
+        all.extend(program.image(device)?.parts(program)?);
+    }
+    Ok(all)
+}
+
 /// Returns the options of a program that is linked. Drivers that take options of each image get those of
 /// compilers with the images; others find what concerns them in all together, of which the last counts.
-fn link_options(compiled: &[(&DeviceImage, String)], options: &str) -> String {
+fn link_options(parts: &[Part], options: &str) -> String {
     if description::get().takes_spirv {
         return options.to_owned();
     }
-    let of_images = compiled.iter().map(|(_, options)| &**options);
+    let of_images = parts.iter().map(|part| &*part.options);
     of_images.chain([options]).collect::<Vec<_>>().join(" ")
+}
+
+/// Makes one loaded program of several, for all devices of the first, and has each of them be that one. Changes
+/// nothing if that fails. Kernels that were made before stay those of what was loaded before.
+fn link_dynamically(context: &Shared<Context>, programs: &[&Shared<Program>]) -> Result<()> {
+    let mut made = Vec::<(&Shared<Device>, crosshandle::Program)>::new();
+    for device in devices_of(programs)? {
+        let parts = parts_of(programs, device)?;
+        let mut earlier = made.iter();
+        let linked = match earlier.find(|(other, _)| other.shares_programs_with(device)) {
+            Some((_, linked)) => linked.clone(),
+            None => link_parts(context, device, &parts, "")?,
+        };
+        made.push((device, linked));
+    }
+    for program in programs {
+        let constants = program.constants.lock().clone();
+        for (device, linked) in &made {
+            let mut build = program.image(device)?.build();
+            let options = std::mem::take(&mut build.options);
+            *build = Build::done(linked.clone(), &options).with_constants(constants.clone());
+        }
+    }
+    Ok(())
 }
 
 entry_points! {
@@ -84,9 +180,9 @@ entry_points! {
         created: Out<ur_program_handle_t>,
     ) {
         // There is no program to ask for a log if linking fails.
-        created.put(std::ptr::null_mut())?;
+        created.put(ptr::null_mut())?;
         let programs: Vec<_> = programs.iter().collect();
-        let program = link_all(context, &programs, None, &options_text(options))?;
+        let program = link_all(context, &programs, None, &options_text(options), false)?;
         created.put(Shared::hand_out(Shared::new(program)))
     }
 
@@ -98,10 +194,21 @@ entry_points! {
         options: MaybeText,
         created: Out<ur_program_handle_t>,
     ) {
-        check_flags(flags)?;
-        created.put(std::ptr::null_mut())?;
+        let is_left_open = is_left_open(flags)?;
+        created.put(ptr::null_mut())?;
         let (devices, programs) = (devices.iter().collect(), programs.iter().collect::<Vec<_>>());
-        let program = link_all(context, &programs, Some(devices), &options_text(options))?;
+        let options = options_text(options);
+        let program = link_all(context, &programs, Some(devices), &options, is_left_open)?;
         created.put(Shared::hand_out(Shared::new(program)))
+    }
+
+    pub(super) fn dynamic_link(context: Handle<Context>, programs(count, first): Handles<Program>) {
+        let mut different = Vec::<&Shared<Program>>::new();
+        for program in programs.iter() {
+            if !different.iter().any(|known| ptr::eq(*known, program)) {
+                different.push(program);
+            }
+        }
+        link_dynamically(context, &different)
     }
 }

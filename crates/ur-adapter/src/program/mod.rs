@@ -19,15 +19,16 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::native::{of_driver, ownership};
 use crate::abi::object::{Handle, Handles, Object, Ref, Shared, release, retain};
-use crate::abi::stub::{Reason, Stub};
-use crate::abi::unsupported::{IntermediateLanguages, Kernels, SpecializationConstants};
+use crate::abi::stub::Reason;
+use crate::abi::unsupported::{Kernels, SpecializationConstants};
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::discovery::platform;
 use build::Build;
+use link::Part;
 use metadata::{Metadata, MetadataArgument};
 use std::ffi::c_void;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use unified_runtime_sys::{
     ur_device_handle_t, ur_native_handle_t, ur_program_build_status_t as status,
     ur_program_dditable_t, ur_program_exp_dditable_t, ur_program_handle_t, ur_program_handle_t_,
@@ -47,7 +48,9 @@ pub(crate) struct Program {
 struct DeviceImage {
     device: Ref<Device>,
     /// The bytes as they were given; none for a program that was linked or loaded elsewhere.
-    bytes: Box<[u8]>,
+    bytes: Arc<[u8]>,
+    /// What is linked with others later, for a program that was linked with symbols left unresolved.
+    parts: Vec<Part>,
     build: Lock<Build>,
 }
 
@@ -59,6 +62,24 @@ impl DeviceImage {
     /// Returns whether nothing was made of the image, nor tried.
     fn is_new(&self) -> bool {
         self.build().status == status::UR_PROGRAM_BUILD_STATUS_NONE
+    }
+
+    /// Returns an image that nothing was made of yet.
+    fn new(device: &Ref<Device>, bytes: &[u8]) -> Self {
+        Self {
+            device: Ref::clone(device),
+            bytes: bytes.into(),
+            parts: Vec::new(),
+            build: Lock::default(),
+        }
+    }
+
+    /// Returns an image of what is loaded already.
+    fn of_loaded(device: &Ref<Device>, build: Build) -> Self {
+        Self {
+            build: Lock::new(build),
+            ..Self::new(device, &[])
+        }
     }
 
     /// Locks how far the image is built.
@@ -102,11 +123,7 @@ impl Program {
         device: &Ref<Device>,
         loaded: crosshandle::Program,
     ) -> Self {
-        let image = DeviceImage {
-            device: Ref::clone(device),
-            bytes: Box::default(),
-            build: Lock::new(Build::done(loaded, "")),
-        };
+        let image = DeviceImage::of_loaded(device, Build::done(loaded, ""));
         Self::new(context.to_ref(), vec![image], Metadata::default())
     }
 
@@ -198,11 +215,7 @@ entry_points! {
                     "this is neither assembly nor a binary that the device's driver loads",
                 ));
             }
-            Ok(DeviceImage {
-                device: device.to_ref(),
-                bytes: bytes.into(),
-                build: Lock::default(),
-            })
+            Ok(DeviceImage::new(&device.to_ref(), bytes))
         });
         let images = images.collect::<Result<Vec<_>>>()?;
         let metadata = images.iter().fold(metadata, |known, image| known.with_image(&image.bytes));
@@ -220,11 +233,7 @@ entry_points! {
             true => spirv::check(module)?,
             false => build::check_assembly(module)?,
         }
-        let image = |device: &Ref<Device>| DeviceImage {
-            device: Ref::clone(device),
-            bytes: module.into(),
-            build: Lock::default(),
-        };
+        let image = |device| DeviceImage::new(device, module);
         let images = context.devices().map(image).collect();
         let metadata = metadata.with_image(module);
         let program = Program::new(context.to_ref(), images, metadata);
@@ -382,7 +391,7 @@ pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
 
 /// The programs' experimental table.
 pub(crate) const EXP_TABLE: ur_program_exp_dditable_t = ur_program_exp_dditable_t {
-    pfnDynamicLinkExp: Stub::<IntermediateLanguages>::STUB,
+    pfnDynamicLinkExp: Some(link::dynamic_link),
     pfnBuildExp: Some(build::build_exp),
     pfnCompileExp: Some(build::compile_exp),
     pfnLinkExp: Some(link::link_exp),

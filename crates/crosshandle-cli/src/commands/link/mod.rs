@@ -1,6 +1,7 @@
 //! `crosshandle link` and `pull`: objects of other hosts.
 
 mod pull;
+mod way;
 
 pub(super) use pull::{Args as PullArgs, run as pull};
 
@@ -8,16 +9,19 @@ use crate::failure::{Cause, ErrorContext as _, Failure, Result};
 use crate::input::handle_text;
 use crate::output;
 use crate::settings::Settings;
-use crate::tuning::FILE_CHUNK_BYTES;
+use crate::tuning::{FILE_CHUNK_BYTES, LINK_LOOK_INTERVAL};
 use crate::units::parse_duration;
 use crosshandle::{Context, Device};
 use crosshandle_link::{
-    Certificates, Data, Error, HostDirectory, Identity, Link, LinkOptions, Listener, Token,
+    Certificates, Data, Error, HostDirectory, Identity, Link, LinkOptions, Listener, SharedLink,
+    Token,
 };
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
+use way::Way;
 
 /// A subcommand of `crosshandle link`.
 #[derive(clap::Subcommand, Debug)]
@@ -37,9 +41,19 @@ pub(crate) enum Command {
         #[command(flatten)]
         options: Options,
     },
+    /// Link with another host, and share the link with the other processes of this host and user until it ends
+    Share {
+        /// The address at which the other host listens, or its name in the file of --hosts
+        address: String,
+        /// The name of the link: others say @NAME instead of an address, and need no token
+        #[arg(long = "as", value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Write the bytes of another host's memory to standard output
     Read {
-        /// The address at which the other host listens, or its name in the file of --hosts
+        /// The address at which the other host listens, its name in the file of --hosts, or @NAME of a shared link
         address: String,
         /// Handle of the memory, or `-` for the first line of standard input
         handle: String,
@@ -48,7 +62,7 @@ pub(crate) enum Command {
     },
     /// Signal another host's event, and print the signal's number
     Signal {
-        /// The address at which the other host listens, or its name in the file of --hosts
+        /// The address at which the other host listens, its name in the file of --hosts, or @NAME of a shared link
         address: String,
         /// Handle of the event, or `-` for the first line of standard input
         handle: String,
@@ -57,7 +71,7 @@ pub(crate) enum Command {
     },
     /// Wait for a signal of another host's event
     Wait {
-        /// The address at which the other host listens, or its name in the file of --hosts
+        /// The address at which the other host listens, its name in the file of --hosts, or @NAME of a shared link
         address: String,
         /// Handle of the event, or `-` for the first line of standard input
         handle: String,
@@ -74,12 +88,7 @@ pub(crate) enum Command {
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// The file with the token
-    #[arg(
-        long,
-        value_name = "FILE",
-        required_unless_present = "authority",
-        conflicts_with = "authority"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "authority")]
     token: Option<PathBuf>,
     /// Instead of a token: the certificates of the authority that has signed both sides' (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["certificate", "key", "server_name"])]
@@ -133,8 +142,9 @@ impl Options {
                     peer_name: server_name.clone(),
                 }))
             }
-            // The command line is refused before.
-            _ => Err(Failure::error("a link needs a token or certificates")),
+            _ => Err(Failure::error(
+                "a link needs a token (--token FILE) or certificates (--authority and others)",
+            )),
         }
     }
 
@@ -174,19 +184,23 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
             names,
             options,
         } => listen(address, *names, options, settings),
+        Command::Share {
+            address,
+            name,
+            options,
+        } => share(address, name, options, settings),
         Command::Read {
             address,
             handle,
             options,
         } => {
             let handle = handle_text(handle)?.parse()?;
-            let link = options.connect(address, &host(settings)?)?;
-            let memory = link.open_memory_read_only(&handle).map_err(failed)?;
+            let memory = Way::to(address, options, settings)?.open_memory(&handle)?;
             let mut output = io::stdout().lock();
             let mut bytes = vec![0; FILE_CHUNK_BYTES.min(memory.len())];
             for offset in (0..memory.len()).step_by(bytes.len().max(1)) {
                 let len = bytes.len().min(memory.len() - offset);
-                memory.read(offset, &mut bytes[..len]).map_err(failed)?;
+                memory.read(offset, &mut bytes[..len])?;
                 output
                     .write_all(&bytes[..len])
                     .map_err(|error| Failure::output(&error))?;
@@ -199,9 +213,8 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
             options,
         } => {
             let handle = handle_text(handle)?.parse()?;
-            let link = options.connect(address, &host(settings)?)?;
-            let event = link.open_event(&handle).map_err(failed)?;
-            output::line(event.signal().map_err(failed)?)
+            let event = Way::to(address, options, settings)?.open_event(&handle)?;
+            output::line(event.signal()?)
         }
         Command::Wait {
             address,
@@ -211,8 +224,7 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
             options,
         } => {
             let handle = handle_text(handle)?.parse()?;
-            let link = options.connect(address, &host(settings)?)?;
-            let event = link.open_event(&handle).map_err(failed)?;
+            let event = Way::to(address, options, settings)?.open_event(&handle)?;
             match timeout {
                 None => event.mirror().wait_value(*value),
                 Some(timeout) => event.mirror().wait_value_timeout(*value, *timeout),
@@ -250,5 +262,18 @@ fn listen(address: &str, names: bool, options: &Options, settings: &Settings) ->
         settings.log(format_args!("{} has linked", link.peer()));
         links.retain(|link| link.ended().is_none());
         links.push(link);
+    }
+}
+
+fn share(address: &str, name: &str, options: &Options, settings: &Settings) -> Result<()> {
+    let link = options.connect(address, &host(settings)?)?;
+    let shared = SharedLink::new(&link, name, settings.socket_dir.as_deref()).map_err(failed)?;
+    output::line(format_args!("@{name}"))?;
+    loop {
+        if let Some(error) = link.ended() {
+            drop(shared);
+            return Err(failed(error));
+        }
+        thread::sleep(LINK_LOOK_INTERVAL);
     }
 }

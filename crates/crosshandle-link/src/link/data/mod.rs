@@ -1,6 +1,7 @@
 //! The bytes of memory over UCX: threads that move memory look after it themselves for a while, then leave
 //! that to the link's thread.
 
+mod devices;
 mod moves;
 mod replace;
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod tests;
 pub(crate) use moves::{Direction, Piece};
 
 use crate::error::{Error, Result};
+use crate::options::Staging;
 use crate::tuning::{ENDPOINT_TIMEOUT, REDIALS_PER_KEEP_ALIVE, STALL_TIMEOUT};
 use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
 use rustix::event::epoll;
@@ -29,6 +31,7 @@ pub(crate) struct DataPath {
     /// Threads that sleep until something moves.
     sleepers: AtomicUsize,
     limits: Limits,
+    staging: Staging,
     /// An epoll that has UCX's descriptor, but only while no other thread looks after the worker: so these
     /// don't wake the link's thread.
     events: OwnedFd,
@@ -165,7 +168,7 @@ impl Drop for Shared {
 }
 
 impl DataPath {
-    pub(crate) fn new(settings: &Settings, keep_alive: Duration) -> Result<Self> {
+    pub(crate) fn new(settings: &Settings, staging: Staging, keep_alive: Duration) -> Result<Self> {
         let mut worker = Worker::new(settings)?;
         let event_fd = take_event_fd(&mut worker)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)
@@ -195,6 +198,7 @@ impl DataPath {
             changed: Condvar::new(),
             sleepers: AtomicUsize::new(0),
             limits: Limits::new(keep_alive),
+            staging,
             events,
         })
     }

@@ -8,6 +8,7 @@ fn settings() -> Settings {
     Settings {
         interface: Some("lo".into()),
         transports: Some("tcp".into()),
+        ignores_failures: false,
     }
 }
 
@@ -20,7 +21,7 @@ struct Side {
 
 fn sides(test: &str, keep_alive: Duration) -> Option<[Side; 2]> {
     let make = || {
-        let data = DataPath::new(&settings(), keep_alive)?;
+        let data = DataPath::new(&settings(), Staging::default(), keep_alive)?;
         Ok::<_, Error>(Side {
             data,
             keep: vec![0; 1 << 20],

@@ -14,6 +14,7 @@ use crate::control::identity::Tls;
 use crate::control::message::{Hello, Message, SessionId, read_failures};
 use crate::error::{Error, Result};
 use crate::event::Mirror;
+use crate::memory::ring::Ring;
 use crate::tuning::{ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, REDIALS_PER_KEEP_ALIVE};
 use crosshandle::holder::Holder;
 use crosshandle::{Context, Notifier};
@@ -56,6 +57,8 @@ pub(crate) struct Session {
     /// Held by who moves memory through the other side's staging buffer. `true`: a copy there was given up and may
     /// still come, so the buffer is of no use.
     pub(crate) staging: Mutex<bool>,
+    /// Kept for the next one who copies memory of devices of this host.
+    pub(crate) ring: Mutex<Option<Ring>>,
     pub(crate) has_ended: AtomicBool,
 }
 
@@ -158,6 +161,7 @@ impl Session {
             resuming: Mutex::new(0),
             handling: Mutex::new(()),
             staging: Mutex::new(false),
+            ring: Mutex::new(None),
             has_ended: AtomicBool::new(false),
         });
         if let Some(data) = &session.data {

@@ -80,14 +80,14 @@ pub(crate) struct Bare {
 /// 64 MiB, and a word that says how many rounds there were.
 const WORDS: usize = (64 << 20) / 8 + 1;
 
-fn from_hex(text: &str) -> Result<Vec<u8>> {
+pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>> {
     let bytes = (0..text.len()).step_by(2);
     Ok(bytes
         .map(|at| u8::from_str_radix(&text[at..at + 2], 16))
         .collect::<std::result::Result<_, _>>()?)
 }
 
-fn to_hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -96,6 +96,7 @@ pub(crate) fn bare(bare: &mut Option<Bare>, words: &[&str]) -> Result<String> {
         let mut worker = Worker::new(&Settings {
             interface: Some((*interface).to_owned()),
             transports: Some("tcp,self".to_owned()),
+            ignores_failures: false,
         })?;
         let memory: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
         // SAFETY: the memory lives as long as the worker.

@@ -2,11 +2,15 @@
 //! `error`. Ends when its input ends.
 
 mod figures;
+mod measure;
+mod neighbour;
+mod raw;
 
 use crosshandle::holder::Holder;
 use crosshandle::{AllocationOptions, Command, Context, Device, Event, Memory, MemoryKind, Queue};
 use crosshandle_link::{
-    Certificates, Data, Identity, Link, LinkOptions, Listener, RemoteEvent, RemoteMemory, Token,
+    Certificates, Data, Identity, Link, LinkOptions, Listener, RemoteEvent, RemoteMemory, Staging,
+    Token,
 };
 use std::error::Error;
 use std::io::{BufRead, Write};
@@ -24,6 +28,9 @@ struct Peer {
     remote_memories: Vec<RemoteMemory>,
     remote_events: Vec<RemoteEvent>,
     bare: Option<figures::Bare>,
+    raw: Option<raw::Raw>,
+    neighbour: neighbour::Neighbour,
+    device: String,
 }
 
 fn main() -> Result<()> {
@@ -39,6 +46,9 @@ fn main() -> Result<()> {
         remote_memories: Vec::new(),
         remote_events: Vec::new(),
         bare: None,
+        raw: None,
+        neighbour: neighbour::Neighbour::default(),
+        device,
     };
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -77,10 +87,24 @@ fn options(words: &[&str]) -> Result<LinkOptions> {
     let options = LinkOptions::new(identity)
         .names(Holder::new())
         .keep_alive(Duration::from_millis(keep_alive_ms.parse()?));
-    Ok(match *data {
-        "ucx" => options.interface(*interface).transports("tcp,self"),
-        _ => options.data(Data::Tls),
-    })
+    // UCX's transports may follow, `-` for its own choice, and which memory is staged.
+    let mut data = data.split(':');
+    if data.next() != Some("ucx") {
+        return Ok(options.data(Data::Tls));
+    }
+    let options = match *interface {
+        "-" => options,
+        interface => options.interface(interface),
+    };
+    let options = match data.next().unwrap_or("tcp,self") {
+        "-" => options,
+        transports => options.transports(transports),
+    };
+    Ok(options.staging(match data.next() {
+        None | Some("auto") => Staging::Auto,
+        Some("always") => Staging::Always,
+        Some(_) => Staging::WhereNeeded,
+    }))
 }
 
 impl Peer {
@@ -339,6 +363,28 @@ impl Peer {
                 }
                 format!("{:.0} {:.0}", rates[0], rates[1])
             }
+            // The median time of copies of so many bytes by a queue, between the first memory there and here.
+            [direction @ ("copy_there" | "copy_here"), len, millis] => {
+                let remote = self.remote_memories[0].range(..len.parse::<usize>()?)?;
+                let local = self.memories[0].range(..len.parse::<usize>()?)?;
+                measure::measure(Duration::from_millis(millis.parse()?), || {
+                    self.queue.submit(match *direction {
+                        "copy_there" => remote.copy_from(local.clone())?,
+                        _ => remote.copy_to(local.clone())?,
+                    })?;
+                    Ok(self.queue.finish()?)
+                })?
+            }
+            ["transports"] => {
+                let link = self.links.last().ok_or("no link")?;
+                link.transports().join(",")
+            }
+            ["neighbour", rest @ ..] => {
+                let link = self.links.last();
+                self.neighbour
+                    .answer(&self.context, link, &self.memories, rest)?
+            }
+            ["raw", rest @ ..] => raw::raw(&mut self.raw, &self.device, rest)?,
             ["open_name", name] => {
                 let name = self.links.last().ok_or("no link")?.open_name(name)?;
                 let roles: Vec<_> = name.parts.iter().map(|part| &*part.role).collect();

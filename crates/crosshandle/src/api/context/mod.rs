@@ -13,8 +13,8 @@ use crate::api::command::graph::Graph;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
-use crate::api::image::{Image, Sampler};
-use crate::api::memory::{Buffer, Memory, MemoryPool, MemoryPoolOptions};
+use crate::api::image::{Image, ImageView, LevelledImage, Sampler};
+use crate::api::memory::{Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryRange};
 use crate::api::physical::PhysicalMemory;
 use crate::api::program::Program;
 use crate::api::queue::Queue;
@@ -27,7 +27,7 @@ use crate::os::process;
 use crate::threads::driver_jobs;
 use crate::types::{
     Access, AllocationOptions, ImageDescription, MemoryKind, Pod, ProgramImage, ProgramOptions,
-    QueueOrder, SamplerDescription,
+    QueueOrder, SamplerDescription, Sampling,
 };
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -409,6 +409,59 @@ impl Context {
     /// the driver.
     pub fn create_image(&self, description: &ImageDescription) -> Result<Image> {
         Image::create(self.core(), description)
+    }
+
+    /// Makes an image of several levels, whose pixels are arbitrary.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images
+    /// ([`ImageLimits::views`](crate::ImageLimits::views)), or no images of this format;
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that it does not have, or more levels
+    /// than an image of this size can have ([`ImageDescription::most_levels`]).
+    pub fn create_levelled_image(
+        &self,
+        description: &ImageDescription,
+        levels: u32,
+    ) -> Result<LevelledImage> {
+        LevelledImage::create(self.core(), description, levels)
+    }
+
+    /// Refuses an image of so many levels that has no views, without making one.
+    ///
+    /// # Errors
+    /// As [`create_levelled_image`](Self::create_levelled_image); what only the driver knows is not asked for.
+    pub fn check_view(&self, description: &ImageDescription, levels: u32) -> Result<()> {
+        ImageView::check(self.core(), description, levels)
+    }
+
+    /// Refuses memory that cannot be viewed as an image, wherever it is.
+    ///
+    /// # Errors
+    /// As [`view_memory`](Self::view_memory).
+    pub fn check_memory_view(
+        &self,
+        description: &ImageDescription,
+        row_pitch: usize,
+    ) -> Result<()> {
+        ImageView::check_memory(self.core(), description, row_pitch)
+    }
+
+    /// Makes a view through which kernels sample memory as an image of one or two dimensions, whose rows start
+    /// every `row_pitch` bytes. The memory is kept as long as the view.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images, or no images of
+    /// this format; [`Error::InvalidArgument`](crate::Error::InvalidArgument) for another kind of image, for rows
+    /// that are not in the memory, and for sizes, a pitch or a start that
+    /// [`ViewLimits`](crate::ViewLimits) excludes.
+    pub fn view_memory(
+        &self,
+        memory: &MemoryRange,
+        description: &ImageDescription,
+        row_pitch: usize,
+        sampling: &Sampling,
+    ) -> Result<ImageView> {
+        ImageView::of_memory(self.core(), memory, description, row_pitch, sampling)
     }
 
     /// Creates a sampler.

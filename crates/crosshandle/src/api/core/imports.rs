@@ -180,6 +180,10 @@ impl Hasher for Fold {
     }
 }
 
+/// Holders of one record that die while they are asked, one after the other, before the record counts as gone. Halved
+/// or doubled: a holder that hangs up whenever it is asked is given up sooner or later.
+const MAX_TAKEOVERS: u32 = 8;
+
 type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
 /// The exporters that a context is attached to, and their segments that it has mapped.
@@ -236,20 +240,32 @@ impl Imports {
         deadline: &Deadline,
         mut fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
-        let mut fetch_by = |route| {
-            let attachment = self.attachment_by(route, fields, origin, next, deadline)?;
+        let attachment = self.attachment_by(Route::Exporter, fields, origin, next, deadline);
+        let asked = attachment.and_then(|attachment| {
             let fetched = fetch(&attachment)?;
             Ok((attachment, fetched))
+        });
+        let error = match asked {
+            Err(error @ (Error::ExporterGone { .. } | Error::HolderGone)) => error,
+            result => return result,
         };
-        match fetch_by(Route::Exporter) {
-            Err(error @ (Error::ExporterGone { .. } | Error::HolderGone)) => {
-                match fetch_by(Route::Holder) {
-                    // Nobody holds it, or not any more.
-                    Err(Error::ExporterGone { .. } | Error::Stale) => Err(error),
-                    held => held,
+        let mut takeovers = 0;
+        loop {
+            let holder = match self.attachment_by(Route::Holder, fields, origin, next, deadline) {
+                // Nobody holds it, or not any more.
+                Err(Error::ExporterGone { .. } | Error::Stale) => return Err(error),
+                holder => holder?,
+            };
+            match fetch(&holder) {
+                // It has died since, and its successor goes on.
+                Err(Error::ExporterGone { .. })
+                    if holder.has_lost_exporter() && takeovers < MAX_TAKEOVERS =>
+                {
+                    takeovers += 1;
                 }
+                Err(Error::ExporterGone { .. } | Error::Stale) => return Err(error),
+                fetched => return Ok((holder, fetched?)),
             }
-            result => result,
         }
     }
 

@@ -1,6 +1,8 @@
 //! The program's side: asks a holder for names, and hands memory over to it.
 
-use super::message::{Answer, Entry, Hold, PROTOCOL, Part, Question, Request, Status, Tokens};
+use super::message::{
+    Answer, Entry, Hold, PROTOCOL, Part, Question, Recovered, Request, Status, Tokens,
+};
 use super::tuning::{ANSWER_TIMEOUT, MAX_MESSAGE_BYTES, MAX_RECONNECTS, RECONNECT_INTERVAL};
 use crate::api::memory::Memory;
 use crate::error::{Error, HolderFault, Result};
@@ -20,9 +22,9 @@ use std::time::{Duration, Instant};
 /// may use it. Each call connects anew, and goes on with the successor if the holder dies meanwhile.
 #[derive(Clone, Debug)]
 pub struct Holder {
-    socket_dir: Option<PathBuf>,
-    peers: PeerPolicy,
-    timeout: Duration,
+    pub(super) socket_dir: Option<PathBuf>,
+    pub(super) peers: PeerPolicy,
+    pub(super) timeout: Duration,
     token: Option<String>,
 }
 
@@ -110,6 +112,9 @@ pub struct HeldName {
     /// The process that may write the memory, in the holder's PID namespace, unless it has ended its claim
     /// or none has one. It may have ended itself.
     pub writer: Option<u32>,
+    /// Whether the memory has come back from a process that had it open for reading ([`Backup`](super::Backup)), and
+    /// what is known of it then.
+    pub recovered: Option<Recovered>,
     /// The memory.
     pub parts: Vec<HeldPart>,
 }
@@ -163,6 +168,7 @@ impl TryFrom<Entry> for HeldName {
             has_tokens: entry.has_tokens,
             epoch: entry.epoch,
             writer: entry.writer,
+            recovered: entry.recovered,
             parts: entry.parts.into_iter().map(part).collect::<Result<_>>()?,
         })
     }

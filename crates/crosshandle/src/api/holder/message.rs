@@ -54,6 +54,8 @@ pub(super) enum Question {
     Remove { name: String },
     /// Asks to protect a name from being removed or replaced, or not to any more.
     Pin { name: String, pinned: bool },
+    /// Brings back what was held when a holder and its successor died at once.
+    TakeBack(Offer),
     /// Asks how the holder is.
     Status,
     /// Asks the holder to end, with its successor, and to let go of everything.
@@ -75,6 +77,35 @@ pub(super) struct Hold {
     /// A random number: the same question asked twice is done once. 0: a question that is not asked twice.
     #[serde(default)]
     pub(super) request: u64,
+}
+
+/// Memory of a lost name that a process has open for reading.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct Offer {
+    pub(super) name: String,
+    pub(super) version: u64,
+    pub(super) parts: Vec<OfferedPart>,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct OfferedPart {
+    /// The part's handle for reading, as the holder before gave it: it shows that the process was allowed to read.
+    pub(super) handle: String,
+    /// A handle by which the memory can be had from the process.
+    pub(super) from: String,
+}
+
+/// How memory was found to be what a name stood for, after a holder and its successor had died at once and a process
+/// that had it open for reading brought it back.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Recovered {
+    /// All of it is the same files that were held, as the kernel numbers them: its bytes are those that it had.
+    SameFiles,
+    /// Some of it is a driver's memory whose descriptors cannot be told apart: who brought it could have brought
+    /// other bytes, so whoever opens it takes their hash.
+    Unverified,
 }
 
 /// What a program must show to use a name, if anything: who may write may read, and the administrator may
@@ -122,6 +153,9 @@ pub(super) struct Entry {
     /// That writer's process, if it has one here and has not ended its claim.
     #[serde(default)]
     pub(super) writer: Option<u32>,
+    /// How it was found to be the same, if it was brought back.
+    #[serde(default)]
+    pub(super) recovered: Option<Recovered>,
     pub(super) parts: Vec<Part>,
 }
 
@@ -166,6 +200,8 @@ pub struct Status {
     pub names: u64,
     /// The bytes that are held.
     pub bytes: u64,
+    /// The names that a holder before this one had when it died with its successor, and that nobody has brought back.
+    pub lost: u64,
 }
 
 /// Makes a refusal.

@@ -31,10 +31,12 @@
 //!
 //! `docs/holder.md` in the repository has the protocol, what survives what, and figures.
 
+mod backup;
 mod claim;
 mod client;
 mod fence;
 mod identity;
+mod journal;
 mod message;
 mod segment;
 mod server;
@@ -42,9 +44,10 @@ mod state;
 mod successor;
 mod tuning;
 
+pub use backup::Backup;
 pub use claim::{ClaimOptions, Lease};
 pub use client::{HandedOver, HeldName, HeldPart, HoldOptions, Holder};
-pub use message::Status;
+pub use message::{Recovered, Status};
 
 use crate::error::{Error, Result};
 use crate::ipc::broker::{PeerPolicy, address};

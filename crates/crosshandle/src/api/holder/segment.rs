@@ -5,7 +5,7 @@ use super::identity::Maker;
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, MemoryHandle};
 use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::broker::{Fetched, Route};
+use crate::ipc::broker::{Fetched, FileId, Route};
 use crate::ipc::{Attachment, Deadline, First, Origin, Shared};
 use crate::os::descriptor::{self, FileKind};
 use crate::os::memfd;
@@ -20,6 +20,8 @@ const NVIDIA_MAJOR: u32 = 195;
 /// Memory that a process keeps by its descriptor alone.
 pub(super) struct HeldSegment {
     file: Arc<OwnedFd>,
+    /// Whether it is memory of the host: the kernel tells who has it open, and makes descriptors for reading only.
+    is_of_host: bool,
     /// A descriptor for reading only, made when it is needed.
     read_only: OnceLock<Arc<OwnedFd>>,
     pub(super) len: u64,
@@ -30,7 +32,13 @@ pub(super) struct HeldSegment {
 
 impl HeldSegment {
     /// Keeps memory that a holder has told its successor of. Any thread may drop it.
-    pub(super) fn received(file: PeerDescriptor, len: u64, note: BackendBlob) -> Self {
+    pub(super) fn received(
+        file: PeerDescriptor,
+        len: u64,
+        note: BackendBlob,
+        backend: BackendKind,
+    ) -> Self {
+        let is_of_host = is_of_host(&file, &note, backend);
         let (file, disposal) = match file.into_memory() {
             Ok(memory) => (Arc::new(memory), None),
             Err(file) => {
@@ -40,6 +48,7 @@ impl HeldSegment {
         };
         Self {
             file,
+            is_of_host,
             read_only: OnceLock::new(),
             len,
             note,
@@ -47,9 +56,18 @@ impl HeldSegment {
         }
     }
 
+    /// Returns which of all files this is, of memory of the host and of a driver's whose descriptors can be told apart.
+    pub(super) fn identity(&self) -> Option<FileId> {
+        if !memfd::is_memory(&self.file) && !descriptor::is_dma_buf(&self.file) {
+            return None;
+        }
+        let status = rustix::fs::fstat(&self.file).ok()?;
+        Some((status.st_dev, status.st_ino))
+    }
+
     /// Returns which file of memory of the host this is; `None` for a driver's memory.
-    pub(super) fn file_id(&self) -> Option<(u64, u64)> {
-        if !memfd::is_memory(&self.file) {
+    pub(super) fn file_id(&self) -> Option<FileId> {
+        if !self.is_of_host {
             return None;
         }
         let status = rustix::fs::fstat(&self.file).ok()?;
@@ -69,7 +87,7 @@ impl Shared for HeldSegment {
     }
 
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
-        if access == Access::ReadWrite || !memfd::is_memory(&self.file) {
+        if access == Access::ReadWrite || !self.is_of_host {
             return Ok(Arc::clone(&self.file));
         }
         if let Some(file) = self.read_only.get() {
@@ -85,10 +103,11 @@ impl Shared for HeldSegment {
     }
 }
 
-/// Asks a handle's maker for the memory, as an importer does. Waits until the deadline. Returns who has
-/// answered, too.
+/// Asks a handle's maker for the memory, or the holder that has it, as an importer does. Waits until the deadline.
+/// Returns who has answered, too.
 pub(super) fn fetch(
     handle: &MemoryHandle,
+    route: Route,
     origin: &Origin,
     deadline: &Deadline,
 ) -> Result<(Arc<HeldSegment>, Maker)> {
@@ -97,13 +116,7 @@ pub(super) fn fetch(
         true => Access::ReadOnly,
         false => Access::ReadWrite,
     };
-    let attachment = Attachment::to(
-        &fields,
-        Route::Exporter,
-        origin,
-        First::Memory(access),
-        deadline,
-    )?;
+    let attachment = Attachment::to(&fields, route, origin, First::Memory(access), deadline)?;
     let Fetched {
         file,
         segment: _,
@@ -112,6 +125,7 @@ pub(super) fn fetch(
         disposal,
     } = attachment.fetch(&fields, access, deadline)?;
     let memory = HeldSegment {
+        is_of_host: is_of_host(&file, &note, fields.backend),
         file,
         read_only: OnceLock::new(),
         len,
@@ -123,15 +137,27 @@ pub(super) fn fetch(
             "only memory that has its segment alone can be held, and this one begins within one",
         ));
     }
-    check(memory.as_fd(), memory.len, fields.backend)?;
+    check(
+        memory.as_fd(),
+        memory.len,
+        memory.is_of_host,
+        fields.backend,
+    )?;
     let (uid, pid) = attachment.peer();
     Ok((memory.into(), Maker::new(uid, pid)))
 }
 
+/// Returns whether a descriptor is of memory that this library made on the host, and not a driver's. A Level Zero
+/// driver in software has files in memory as its own, with the driver's handle as a note beside them.
+fn is_of_host(file: impl AsFd, note: &BackendBlob, backend: BackendKind) -> bool {
+    let is_of_driver = backend == BackendKind::LevelZero && !note.as_bytes().is_empty();
+    !is_of_driver && memfd::is_memory(file)
+}
+
 /// Refuses what does not keep its memory, could not be given to importers, or is no memory at all: closing
 /// that may block for as long as its sender likes.
-fn check(file: BorrowedFd<'_>, len: u64, backend: BackendKind) -> Result<()> {
-    if memfd::is_memory(file) {
+fn check(file: BorrowedFd<'_>, len: u64, is_of_host: bool, backend: BackendKind) -> Result<()> {
+    if is_of_host {
         let looked = memfd::check(file).map_err(Error::os("looking at memory"))?;
         return match looked == (len, true) {
             true => Ok(()),
@@ -148,7 +174,9 @@ fn check(file: BorrowedFd<'_>, len: u64, backend: BackendKind) -> Result<()> {
             };
             descriptor::kind(file) == Ok(nvidia) || descriptor::is_dma_buf(file)
         }
-        BackendKind::LevelZero => descriptor::is_dma_buf(file),
+        // Of Intel's driver, or of one in software. The holder maps neither, and importers' drivers check what
+        // they are given.
+        BackendKind::LevelZero => descriptor::is_dma_buf(file) || memfd::is_memory(file),
     };
     match is_memory {
         true => Ok(()),
@@ -162,6 +190,30 @@ fn check(file: BorrowedFd<'_>, len: u64, backend: BackendKind) -> Result<()> {
 mod tests {
     use super::*;
     use std::fs::File;
+
+    #[test]
+    fn memory_of_a_driver_in_software_is_a_drivers() {
+        let memory = memfd::create_unsealed("ze_sim", 4096).expect("memory");
+        let note = BackendBlob::new(b"a driver's handle");
+        assert!(!is_of_host(&memory, &note, BackendKind::LevelZero));
+        check(memory.as_fd(), 4096, false, BackendKind::LevelZero).expect("its driver's");
+        // Who calls other memory so gets nothing more than by its own driver.
+        assert!(is_of_host(&memory, &note, BackendKind::Cuda));
+        assert!(is_of_host(
+            &memory,
+            &BackendBlob::NONE,
+            BackendKind::LevelZero
+        ));
+        let held = HeldSegment::received(
+            PeerDescriptor::from(memory),
+            4096,
+            note,
+            BackendKind::LevelZero,
+        );
+        assert_eq!(held.file_id(), None);
+        let file = held.descriptor(Access::ReadOnly).expect("a descriptor");
+        rustix::io::pwrite(&file, b"x", 0).expect("as the driver's own, which maps it for writing");
+    }
 
     #[test]
     fn only_descriptors_of_memory_are_kept() {
@@ -183,10 +235,12 @@ mod tests {
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd"),
         ];
         for backend in [BackendKind::Host, BackendKind::Cuda, BackendKind::LevelZero] {
-            check(memory.as_fd(), 4096, backend).expect("memory");
-            check(memory.as_fd(), 8192, backend).expect_err("of another length");
+            check(memory.as_fd(), 4096, true, backend).expect("memory");
+            check(memory.as_fd(), 8192, true, backend).expect_err("of another length");
+            let none = BackendBlob::NONE;
             for (index, other) in others.iter().enumerate() {
-                let refused = check(other.as_fd(), 4096, backend);
+                let is_of_host = is_of_host(other, &none, backend);
+                let refused = check(other.as_fd(), 4096, is_of_host, backend);
                 assert!(refused.is_err(), "{backend}: {index}");
             }
         }

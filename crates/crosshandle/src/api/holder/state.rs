@@ -3,7 +3,7 @@
 
 use super::fence::Writer;
 use super::identity::Maker;
-use super::message::{Entry, Hold, Part, Tokens};
+use super::message::{Entry, Hold, Part, Recovered, Tokens};
 use super::segment::HeldSegment;
 use super::tuning::{MAX_EARLIER_WRITERS, MAX_HELD_CONTEXTS};
 use crate::error::{Error, Result};
@@ -64,6 +64,10 @@ pub(super) struct Name {
     /// Others that may write still: those that opened a driver's memory for writing before anybody claimed it,
     /// and writers that had not provably ended when another one was forced.
     pub(super) earlier: Vec<Writer>,
+    /// How it was found to be the same, if a process that had it open for reading has brought it back. Then it has no
+    /// handles for writing.
+    #[serde(default)]
+    pub(super) recovered: Option<Recovered>,
     /// Whether somebody is looked into who will be its writer, for as long as whoever looks has the other end.
     #[serde(skip)]
     pub(super) claiming: Weak<()>,
@@ -87,6 +91,7 @@ impl Name {
             epoch: before.map_or(0, |before| before.epoch),
             writer: None,
             earlier: Vec::new(),
+            recovered: None,
             claiming: Weak::new(),
         }
     }
@@ -159,6 +164,7 @@ impl Name {
             writer: (self.writer.as_ref())
                 .filter(|writer| !writer.is_released)
                 .and_then(Writer::pid),
+            recovered: self.recovered,
             parts: self.parts.iter().map(part).collect(),
         }
     }
@@ -486,7 +492,12 @@ mod tests {
             device: "host".into(),
             kind: ObjectKind::Device,
             name: "test".into(),
-            memory: Arc::new(HeldSegment::received(file, 4096, BackendBlob::new(&[]))),
+            memory: Arc::new(HeldSegment::received(
+                file,
+                4096,
+                BackendBlob::NONE,
+                BackendKind::Host,
+            )),
             maker: Maker::new(0, pid),
             names: 0,
         }

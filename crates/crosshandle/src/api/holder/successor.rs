@@ -303,9 +303,11 @@ pub(super) fn follow(
             } => {
                 let note = HEXLOWER.decode(note.as_bytes()).unwrap_or_default();
                 let note = BackendBlob::new(&note);
-                let memory = HeldSegment::received(file()?, len, note);
+                let handle: MemoryHandle = handle.parse()?;
+                let backend = handle.fields().backend;
+                let memory = HeldSegment::received(file()?, len, note, backend);
                 holdings.add_record(Record {
-                    handle: handle.parse()?,
+                    handle,
                     device,
                     kind,
                     name,

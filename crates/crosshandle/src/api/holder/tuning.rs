@@ -82,6 +82,17 @@ pub(super) const CONTEXT_DESCRIPTORS: usize = 8;
 /// handles may take, some 20 KB each at most.
 pub(super) const MAX_NAMES: usize = 4096;
 
+/// Bytes of the longest journal that is read: [`MAX_NAMES`] names with long labels and many parts fit. Halved: fewer do.
+/// Doubled: a file that is none takes that much memory for a moment.
+pub(super) const MAX_JOURNAL_BYTES: u64 = 128 << 20;
+
+/// Attempts to bring a name back to a holder that has just begun and does not answer yet, [`OFFER_INTERVAL`] apart.
+/// Halved: a slow start is given up sooner. Doubled: later.
+pub(super) const MAX_OFFERS: u32 = 100;
+
+/// Time between two of them. Halved: twice the attempts. Doubled: the name is back that much later.
+pub(super) const OFFER_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Sockets for importers that others have removed from the directory, and at which the holder answers still.
 /// Halved: connections are lost sooner where somebody removes the names again and again. Doubled: more
 /// descriptors for that.

@@ -1,6 +1,9 @@
 //! Images and samplers.
 
 mod command;
+mod view;
+
+pub use view::{ImageView, LevelledImage};
 
 use crate::api::core::ContextCore;
 use crate::api::program::kernel::check_fork;
@@ -58,8 +61,8 @@ impl Image {
         &self.description
     }
 
-    /// Returns the driver's own image (a `ze_image_handle_t` of Level Zero, a `cl_mem` on the host), which lives
-    /// as long as `self`.
+    /// Returns the driver's own image (a `CUarray`, a `ze_image_handle_t` of Level Zero, a `cl_mem` on the host),
+    /// which lives as long as `self`.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
@@ -82,25 +85,35 @@ impl Sampler {
         &self.description
     }
 
-    /// Returns the driver's own sampler (a `ze_sampler_handle_t` of Level Zero, a `cl_sampler` on the host), which
-    /// lives as long as `self`.
+    /// Returns the driver's own sampler (a `ze_sampler_handle_t` of Level Zero, a `cl_sampler` on the host; 0 on
+    /// CUDA, whose driver has none), which lives as long as `self`.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
 }
 
 impl KernelArguments {
-    /// Adds an image, which is kept until the kernel is done. Kernels of its context take it.
+    /// Adds an image, which is kept until the kernel is done. Kernels of its context take it; those of CUDA as the
+    /// 64 bits of a surface object, and to sample they take a [view](Self::view).
     pub fn image(self, image: &Image) -> Self {
-        let mut this = self.object(image.inner.raw());
+        let mut this = self.object(&image.inner.argument().to_ne_bytes());
         this.keep(Arc::new(Arc::clone(&image.inner)));
         this
     }
 
-    /// Adds a sampler, which is kept until the kernel is done. Kernels of its context take it.
+    /// Adds a sampler, which is kept until the kernel is done. Kernels of its context take it; those of CUDA as
+    /// 32 bits that describe it, as SYCL's compiler has them: bit 0 for normalised coordinates, bit 1 for the
+    /// linear filter, bits 2 to 4 for the addressing mode as Unified Runtime numbers it.
     pub fn sampler(self, sampler: &Sampler) -> Self {
-        let mut this = self.object(sampler.inner.raw());
+        let mut this = self.object(&sampler.inner.argument());
         this.keep(Arc::new(Arc::clone(&sampler.inner)));
+        this
+    }
+
+    /// Adds the number of a view, which is kept until the kernel is done.
+    pub fn view(self, view: &ImageView) -> Self {
+        let mut this = self.value(view.number());
+        this.keep(Arc::new(view.clone()));
         this
     }
 }

@@ -3,18 +3,19 @@
 use super::device::{self, Gpu};
 use super::driver::Driver;
 use super::memory::{self, CudaPhysical, CudaRange};
-use super::{program, queue};
+use super::{image, program, queue};
 use crate::error::Result;
 use crate::hal::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DriverGraph, DriverHandles,
-    GraphNodes, Graphs, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs,
-    Segment, Work,
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceImage, DeviceLevels,
+    DeviceSampler, DeviceView, DriverGraph, DriverHandles, GraphNodes, Graphs, Images,
+    LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment, ViewSource, Views,
+    Work,
 };
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{BackendBlob, Import, Shared};
 use crate::types::{
-    Access, DeviceInfo, KernelLimits, MemoryKind, Ownership, ProgramImage, ProgramOptions,
-    QueueOrder,
+    Access, DeviceInfo, ImageDescription, ImageFormat, ImageLimits, KernelLimits, MemoryKind,
+    Ownership, ProgramImage, ProgramOptions, QueueOrder, SamplerDescription, Sampling,
 };
 use std::sync::Arc;
 
@@ -61,6 +62,11 @@ impl BackendDevice for Gpu {
     fn kernels(&self) -> std::result::Result<&KernelLimits, String> {
         let limits = Gpu::kernels(self);
         limits.ok_or_else(|| "this NVIDIA driver is too old to run programs here".into())
+    }
+
+    fn images(&self) -> std::result::Result<&ImageLimits, String> {
+        let limits = Gpu::images(self);
+        limits.ok_or_else(|| "this NVIDIA driver is too old to have images here".into())
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
@@ -158,6 +164,10 @@ impl BackendContext for CudaContext {
         Some(self)
     }
 
+    fn images(&self) -> Option<&dyn Images> {
+        self.gpu.images().is_some().then_some(self as _)
+    }
+
     fn programs(&self) -> Option<&dyn Programs> {
         self.gpu.kernels().is_some().then_some(self as _)
     }
@@ -170,6 +180,47 @@ impl Graphs for CudaContext {
 
     fn instantiate(&self, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>> {
         queue::graph::instantiate(&self.gpu, nodes)
+    }
+}
+
+impl Images for CudaContext {
+    fn create(&self, description: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
+        image::create(&self.gpu, description)
+    }
+
+    fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn DeviceSampler>> {
+        Ok(image::create_sampler(sampler))
+    }
+
+    fn views(&self) -> Option<&dyn Views> {
+        Some(self)
+    }
+}
+
+impl Views for CudaContext {
+    fn check_format(&self, format: ImageFormat) -> Result<()> {
+        image::check_format(format)
+    }
+
+    fn create_levelled(
+        &self,
+        description: &ImageDescription,
+        levels: u32,
+    ) -> Result<Arc<dyn DeviceLevels>> {
+        image::create_levels(&self.gpu, description, levels)
+    }
+
+    fn sampled(
+        &self,
+        source: &ViewSource<'_>,
+        description: &ImageDescription,
+        sampling: &Sampling,
+    ) -> Result<Arc<dyn DeviceView>> {
+        image::sampled(&self.gpu, source, description, sampling)
+    }
+
+    fn unsampled(&self, image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>> {
+        image::unsampled(image)
     }
 }
 

@@ -6,12 +6,13 @@
 //!
 //! From the lowest layer up: `driver` (the driver's calls as methods), `scheduler` (admission of
 //! waits, and the thread that looks after streams), `device` (a GPU in one of the driver's
-//! contexts), `memory`, `program`, `queue`, and `backend` with `native`, which implement the
+//! contexts), `memory`, `image`, `program`, `queue`, and `backend` with `native`, which implement the
 //! contract of `hal`.
 
 mod backend;
 mod device;
 mod driver;
+mod image;
 mod memory;
 mod native;
 mod program;

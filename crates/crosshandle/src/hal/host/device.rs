@@ -1,8 +1,8 @@
-//! The host device: there is always exactly one.
+//! The host device: there is always exactly one, which may be divided.
 
 use super::info;
 use super::memory::{HostRange, HostSegment, PhysicalFile};
-use super::program::{self, HostImages, HostPrograms};
+use super::program::{self, HostImages, HostPrograms, Place};
 use super::queue::HostQueue;
 use crate::error::Result;
 use crate::hal::{
@@ -12,8 +12,10 @@ use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{Import, Shared};
 use crate::os::mapping::page_size;
 use crate::types::{
-    Access, DeviceInfo, ImageLimits, KernelLimits, MemoryKind, NativeRuntime, QueueOrder,
+    Access, AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, MemoryKind, NativeRuntime,
+    Partition, PartitionLimits, QueueOrder,
 };
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The host's memory and threads.
@@ -25,7 +27,10 @@ impl Backend for HostBackend {
     }
 
     fn devices(&self) -> Vec<Arc<dyn BackendDevice>> {
-        vec![Arc::new(HostDevice(info::host()))]
+        vec![Arc::new(HostDevice {
+            info: Cow::Borrowed(info::host()),
+            place: Place::default(),
+        })]
     }
 
     fn status(&self) -> std::result::Result<String, String> {
@@ -33,11 +38,15 @@ impl Backend for HostBackend {
     }
 }
 
-struct HostDevice(&'static DeviceInfo);
+/// The host, or a part of it: the same memory, and some of the compute units for kernels.
+struct HostDevice {
+    info: Cow<'static, DeviceInfo>,
+    place: Place,
+}
 
 impl BackendDevice for HostDevice {
     fn info(&self) -> &DeviceInfo {
-        self.0
+        &self.info
     }
 
     fn free_memory(&self) -> Option<u64> {
@@ -57,7 +66,7 @@ impl BackendDevice for HostDevice {
     }
 
     fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
-        program::native()
+        self.place.native()
     }
 
     fn kernel_runtime(&self) -> Option<String> {
@@ -68,12 +77,44 @@ impl BackendDevice for HostDevice {
         program::image_limits()
     }
 
+    fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
+        self.place.partitions()
+    }
+
+    fn partition(&self, how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>> {
+        let parts = self.place.partition(how)?.into_iter();
+        let parts = parts.map(|(place, compute_units)| {
+            let info = DeviceInfo {
+                compute_units,
+                ..self.info().clone()
+            };
+            let part: Arc<dyn BackendDevice> = Arc::new(Self {
+                info: Cow::Owned(info),
+                place,
+            });
+            part
+        });
+        Ok(parts.collect())
+    }
+
+    fn affinity(&self) -> Option<AffinityDomain> {
+        self.place.affinity()
+    }
+
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
-        Ok(Arc::new(HostContext))
+        Ok(Arc::new(HostContext {
+            programs: HostPrograms::new(&self.place),
+            images: HostImages::new(&self.place),
+            place: self.place.clone(),
+        }))
     }
 }
 
-struct HostContext;
+struct HostContext {
+    place: Place,
+    programs: HostPrograms,
+    images: HostImages,
+}
 
 impl BackendContext for HostContext {
     fn granularity(&self) -> usize {
@@ -109,14 +150,14 @@ impl BackendContext for HostContext {
     }
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-        Ok(Box::new(HostQueue::new(order)))
+        Ok(Box::new(HostQueue::new(order, &self.place)))
     }
 
     fn images(&self) -> Option<&dyn Images> {
-        Some(&HostImages)
+        Some(&self.images)
     }
 
     fn programs(&self) -> Option<&dyn Programs> {
-        Some(&HostPrograms)
+        Some(&self.programs)
     }
 }

@@ -64,6 +64,7 @@ fn describe() -> DeviceInfo {
             late_failures: true,
             native_graphs: false,
             unified_memory: true,
+            system_memory: true,
             // Drivers of memory controllers are there where these correct errors.
             error_correction: Path::new("/sys/devices/system/edac/mc/mc0").exists(),
             half_precision: features.half_precision,

@@ -228,7 +228,7 @@ impl Attachment {
         Ok(())
     }
 
-    fn note_hang_up(&self) {
+    pub(super) fn note_hang_up(&self) {
         if let Link::Remote { hung_up_at, .. } = &self.link {
             hung_up_at.store(process::time().max(1), Ordering::Release);
         }

@@ -216,6 +216,17 @@ impl Attachment {
             Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire) != 0,
         }
     }
+
+    /// Returns whether the exporter has hung up, also if only who has asked it knows so far: the thread that
+    /// watches it may be late. From then on everybody knows.
+    pub(crate) fn has_lost_exporter(&self) -> bool {
+        if let Link::Remote { connection, .. } = &self.link
+            && connection.has_hung_up()
+        {
+            self.note_hang_up();
+        }
+        self.is_hung_up()
+    }
 }
 
 impl Liveness for Attachment {

@@ -222,6 +222,23 @@ impl SocketDirectory {
         fs::openat(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
     }
 
+    /// Makes a file of this user that nobody else may read or write ([`Errno::EXIST`] if something has the name).
+    pub(super) fn create_new(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        fs::openat(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    /// Opens a file that only this user may have written and read; `None` for anything else of that name.
+    pub(super) fn own_file(&self, name: &str) -> Option<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = fs::openat(&self.place, name, flags, Mode::empty()).ok()?;
+        let status = fs::fstat(&file).ok()?;
+        let is_own = status.st_uid == rustix::process::geteuid().as_raw()
+            && FileType::from_raw_mode(status.st_mode) == FileType::RegularFile
+            && status.st_mode & 0o077 == 0;
+        is_own.then_some(file)
+    }
+
     /// Removes an entry that is no directory.
     pub(super) fn remove(&self, name: &str) -> Result<(), Errno> {
         fs::unlinkat(&self.place, name, AtFlags::empty())

@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 use crate::os::socket;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,10 @@ const CONTROL: &str = "holder.sock";
 const IMPORTERS: &str = "holder.importers";
 /// The name of the file that the living holder has locked.
 const LOCK: &str = "holder.lock";
+/// The name of the file that says what is held, for a holder that comes when this one and its successor have died at once.
+const JOURNAL: &str = "holder.journal";
+/// The journal's name while it is being written.
+const NEXT_JOURNAL: &str = "holder.journal.next";
 
 /// What tells a file from all others: its file system and its number there.
 pub(crate) type FileId = (u64, u64);
@@ -41,6 +47,9 @@ pub(crate) struct HolderDirectory {
     directory: SocketDirectory,
     shared: bool,
 }
+
+/// The names in the directory that a new holder makes, and its successors do not.
+pub(crate) const MADE_BY_NEW_HOLDERS: [&str; 2] = [CONTROL, IMPORTERS];
 
 /// Returns the path of a holder's socket in a directory.
 pub(crate) fn control_path(directory: &Path) -> PathBuf {
@@ -131,13 +140,33 @@ impl HolderDirectory {
         }
     }
 
-    /// Removes the holder's sockets. Its lock stays, so that two holders never lock two files, and the
+    /// Writes the journal, which only this user can read, in the place of the one before.
+    pub(crate) fn write_journal(&self, bytes: &[u8]) -> Result<()> {
+        let failed = Error::os("writing the holder's journal");
+        let _ = self.directory.remove(NEXT_JOURNAL);
+        let file = self.directory.create_new(NEXT_JOURNAL).map_err(&failed)?;
+        let mut file = File::from(file);
+        let written = file.write_all(bytes);
+        written.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        self.directory.rename(NEXT_JOURNAL, JOURNAL).map_err(failed)
+    }
+
+    /// Reads the journal that a holder of this user has left, of at most `limit` bytes.
+    pub(crate) fn journal(&self, limit: u64) -> Option<Vec<u8>> {
+        let file = File::from(self.directory.own_file(JOURNAL)?);
+        let mut bytes = Vec::new();
+        let read = file.take(limit + 1).read_to_end(&mut bytes).ok()?;
+        (read as u64 <= limit).then_some(bytes)
+    }
+
+    /// Removes the holder's sockets and its journal. Its lock stays, so that two holders never lock two files, and the
     /// socket of programs if a service manager made it.
     pub(crate) fn clear(&self, is_given: bool) {
         if !is_given {
             let _ = self.directory.remove(CONTROL);
         }
         let _ = self.directory.remove(IMPORTERS);
+        let _ = self.directory.remove(JOURNAL);
         self.remove_left_names();
     }
 }

@@ -58,8 +58,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         | name::UR_DEVICE_INFO_CLOCK_SUB_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_WORK_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_DEVICE_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_MULTI_DEVICE_COMPILE_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_DYNAMIC_LINK_SUPPORT_EXP => Truth(false),
+        | name::UR_DEVICE_INFO_MULTI_DEVICE_COMPILE_SUPPORT_EXP => Truth(false),
         name::UR_DEVICE_INFO_IS_INTEGRATED_GPU => {
             let is_gpu = description::get().device_type == ur_device_type_t::UR_DEVICE_TYPE_GPU;
             Truth(is_gpu && capabilities.unified_memory)

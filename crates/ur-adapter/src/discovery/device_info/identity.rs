@@ -1,11 +1,10 @@
 //! Answers about which device it is, and how it relates to others.
 
-use super::Answer::{self, Bytes, Empty, Handle, Text, U32, Unsupported, Words};
+use super::Answer::{self, Bytes, Handle, Text, U32, Unsupported, Words};
 use crate::abi::description;
 use crate::abi::object::Shared;
 use crate::discovery::Device;
 use crate::discovery::platform;
-use std::ptr;
 use unified_runtime_sys::ur_device_info_t as name;
 
 pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>> {
@@ -24,11 +23,6 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
         name::UR_DEVICE_INFO_UUID => Bytes(*info.uuid.as_bytes()),
         name::UR_DEVICE_INFO_PCI_ADDRESS => info.pci_address.as_deref().map_or(Unsupported, Text),
 
-        // No device is part of another one.
-        name::UR_DEVICE_INFO_PARENT_DEVICE => Handle(ptr::null_mut()),
-        name::UR_DEVICE_INFO_SUPPORTED_PARTITIONS | name::UR_DEVICE_INFO_PARTITION_TYPE => Empty,
-        name::UR_DEVICE_INFO_PARTITION_MAX_SUB_DEVICES
-        | name::UR_DEVICE_INFO_PARTITION_AFFINITY_DOMAIN => U32(0),
         name::UR_DEVICE_INFO_COMPONENT_DEVICES | name::UR_DEVICE_INFO_COMPOSITE_DEVICE => {
             Unsupported
         }

@@ -2,13 +2,13 @@
 
 use super::Answer::{self, Size, Truth, U32};
 use crate::discovery::Device;
-use crosshandle::ImageLimits;
+use crosshandle::{ImageLimits, ViewLimits};
 use unified_runtime_sys::ur_device_info_t as name;
 
 pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
     // Without images all limits are 0.
     let Some(without) = without_images(asked) else {
-        return bindless(asked);
+        return bindless(device, asked);
     };
     let limits = device.inner().images().ok();
     Some(limits.map_or(without, |limits| with_images(limits, asked)))
@@ -52,38 +52,50 @@ fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
     }
 }
 
-/// Returns the answers about bindless images, which no device of this adapter has.
-fn bindless(asked: name) -> Option<Answer<'static>> {
+/// Returns the answers about bindless images. Without any, all limits are 0.
+fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
+    let views = || device.inner().images().ok().and_then(|limits| limits.views);
+    let has = || Truth(views().is_some());
+    let number = |of: fn(&ViewLimits) -> usize| views().as_ref().map_or(0, of);
     Some(match asked {
-        name::UR_DEVICE_INFO_IMAGE_SRGB
-        | name::UR_DEVICE_INFO_BINDLESS_IMAGES_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_BINDLESS_IMAGES_SHARED_USM_SUPPORT_EXP
+        name::UR_DEVICE_INFO_BINDLESS_IMAGES_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_1D_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_2D_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MIPMAP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MIPMAP_ANISOTROPY_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MIPMAP_LEVEL_REFERENCE_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_EXTERNAL_MEMORY_IMPORT_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_EXTERNAL_SEMAPHORE_IMPORT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CUBEMAP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CUBEMAP_SEAMLESS_FILTERING_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_1D_USM_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_1D_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_2D_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_2D_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_3D_SUPPORT_EXP
         | name::UR_DEVICE_INFO_IMAGE_ARRAY_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_UNIQUE_ADDRESSING_PER_DIM_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_BINDLESS_SAMPLE_2D_USM_SUPPORT_EXP => has(),
+
+        // Where there are bindless images, the driver's textures have no gamma curves here, fetch no pixel of an
+        // image of one dimension by its number, and sample no row of memory between its pixels. Shared memory
+        // is the host's. No image is made to gather from, and nothing of other interfaces is imported.
+        name::UR_DEVICE_INFO_IMAGE_SRGB
+        | name::UR_DEVICE_INFO_BINDLESS_IMAGES_SHARED_USM_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_EXTERNAL_MEMORY_IMPORT_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_EXTERNAL_SEMAPHORE_IMPORT_SUPPORT_EXP
+        | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_1D_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLE_1D_USM_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_BINDLESS_SAMPLE_2D_USM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_GATHER_SUPPORT_EXP => Truth(false),
 
-        name::UR_DEVICE_INFO_IMAGE_PITCH_ALIGN_EXP
-        | name::UR_DEVICE_INFO_MIPMAP_MAX_ANISOTROPY_EXP => U32(0),
-
-        name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_WIDTH_EXP
-        | name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_HEIGHT_EXP
-        | name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_PITCH_EXP => Size(0),
+        name::UR_DEVICE_INFO_IMAGE_PITCH_ALIGN_EXP => U32(number(|views| views.pitch_alignment)
+            .try_into()
+            .unwrap_or(0)),
+        name::UR_DEVICE_INFO_MIPMAP_MAX_ANISOTROPY_EXP => {
+            U32(views().map_or(0, |views| views.anisotropy))
+        }
+        name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_WIDTH_EXP => Size(number(|views| views.linear_2d[0])),
+        name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_HEIGHT_EXP => {
+            Size(number(|views| views.linear_2d[1]))
+        }
+        name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_PITCH_EXP => Size(number(|views| views.linear_pitch)),
         _ => return None,
     })
 }

@@ -61,10 +61,12 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
         name::UR_DEVICE_INFO_PRINTF_BUFFER_SIZE => Size(PRINTF_BUFFER_BYTES),
         name::UR_DEVICE_INFO_EXECUTION_CAPABILITIES => U32(UR_DEVICE_EXEC_CAPABILITY_FLAG_KERNEL),
         name::UR_DEVICE_INFO_KERNEL_LAUNCH_CAPABILITIES => U32(launch_capabilities(limits)),
-        // The driver compiles assembly and links; a failed assertion stops the device.
-        name::UR_DEVICE_INFO_COMPILER_AVAILABLE
-        | name::UR_DEVICE_INFO_LINKER_AVAILABLE
-        | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT => Truth(true),
+        name::UR_DEVICE_INFO_COMPILER_AVAILABLE | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT => {
+            Truth(true)
+        }
+        name::UR_DEVICE_INFO_LINKER_AVAILABLE | name::UR_DEVICE_INFO_DYNAMIC_LINK_SUPPORT_EXP => {
+            Truth(limits.linking)
+        }
         name::UR_DEVICE_INFO_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS => is_at_least(7),
         name::UR_DEVICE_INFO_ASYNC_BARRIER => is_at_least(8),
         _ => return None,
@@ -110,6 +112,7 @@ fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
         name::UR_DEVICE_INFO_COMPILER_AVAILABLE
         | name::UR_DEVICE_INFO_LINKER_AVAILABLE
         | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT
+        | name::UR_DEVICE_INFO_DYNAMIC_LINK_SUPPORT_EXP
         | name::UR_DEVICE_INFO_PROGRAM_SET_SPECIALIZATION_CONSTANTS
         | name::UR_DEVICE_INFO_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS
         | name::UR_DEVICE_INFO_ASYNC_BARRIER => Truth(false),
@@ -131,8 +134,7 @@ fn any(asked: name) -> Option<Answer<'static>> {
             let leaves_it = description.backend == BackendKind::LevelZero;
             Truth(!leaves_it && !description.program_targets.is_empty())
         }
-        name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE
-        | name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS
+        name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS
         | name::UR_DEVICE_INFO_BFLOAT16
         | name::UR_DEVICE_INFO_BFLOAT16_CONVERSIONS_NATIVE
         | name::UR_DEVICE_INFO_HOST_PIPE_READ_WRITE_SUPPORT

@@ -10,6 +10,7 @@ mod images;
 mod kernels;
 mod limits;
 mod memory;
+mod partition;
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Shared;
@@ -32,8 +33,8 @@ pub(super) enum Answer<'a> {
     Version(u32, u32),
     Bytes([u8; 16]),
     Handle(*mut c_void),
-    /// A list without elements.
-    Empty,
+    Numbers(Vec<u32>),
+    Pairs(Vec<[u32; 2]>),
     /// No answer is known.
     Unsupported,
 }
@@ -53,7 +54,8 @@ impl Answer<'_> {
             Self::Version(major, minor) => query.text(&format!("{major}.{minor}")),
             Self::Bytes(bytes) => query.value(bytes),
             Self::Handle(handle) => query.value(handle),
-            Self::Empty => query.list::<u8>(&[]),
+            Self::Numbers(numbers) => query.list(&numbers),
+            Self::Pairs(pairs) => query.list(&pairs),
             Self::Unsupported => Err(ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_ENUMERATION.into()),
         }
     }
@@ -65,6 +67,7 @@ impl Answer<'_> {
 /// `INVALID_ENUMERATION` for a property that UR doesn't know.
 pub(super) fn answer(device: &Shared<Device>, name: ur_device_info_t) -> Result<Answer<'_>> {
     identity::answer(device, name)
+        .or_else(|| partition::answer(device, name))
         .or_else(|| kernels::answer(device, name))
         .or_else(|| limits::answer(device, name))
         .or_else(|| memory::answer(device, name))

@@ -96,7 +96,7 @@ impl Buffer {
     /// `INVALID_MEM_OBJECT` for a buffer of another context, or on another device.
     pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<MemoryRange> {
         let (own, _) = self.context.first();
-        let is_near = Arc::ptr_eq(own, destination.device()) || !self.storage.is_on_device();
+        let is_near = own.shares_memory_with(destination.device()) || !self.storage.is_on_device();
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
@@ -136,9 +136,10 @@ entry_points! {
             return Err(Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_BUFFER_SIZE));
         }
         let (device, inner) = context.first();
-        let is_direct = device.inner().info().capabilities.host_accessible_memory;
+        let can = &device.inner().info().capabilities;
+        let sides = (can.host_accessible_memory, can.system_memory);
         // SAFETY: the caller keeps the memory behind the pointer valid as its flags demand.
-        let storage = unsafe { Storage::create(inner, size, flags, pointer, is_direct) }?;
+        let storage = unsafe { Storage::create(inner, size, flags, pointer, sides) }?;
         let buffer = Buffer::new(context.to_ref(), storage, flags & KERNEL_ACCESS);
         created.put(MemoryObject::Buffer(buffer).hand_out())
     }

@@ -100,7 +100,7 @@ pub(super) enum View {
 
 impl Storage {
     /// Returns new memory, or the user's. `is_direct` says whether host and device use each other's memory
-    /// in place.
+    /// in place, `takes_system_memory` whether the device does so with all of the host's.
     ///
     /// # Safety
     /// A pointer must be valid for reads of `len` bytes, and where the flags say that it is to be
@@ -110,11 +110,11 @@ impl Storage {
         len: usize,
         flags: ur_mem_flags_t,
         pointer: Option<NonNull<u8>>,
-        is_direct: bool,
+        (is_direct, takes_system_memory): (bool, bool),
     ) -> Result<Arc<Self>> {
         let is_user = flags & UR_MEM_FLAG_USE_HOST_POINTER != 0;
         let backing = match pointer.map(User) {
-            Some(user) if is_user && is_direct => Backing::User(user),
+            Some(user) if is_user && (is_direct || takes_system_memory) => Backing::User(user),
             pointer => {
                 let is_host = flags & UR_MEM_FLAG_ALLOC_HOST_POINTER != 0;
                 let kind = if is_host {

@@ -25,11 +25,20 @@ const SOON: Duration = Duration::from_secs(10);
 
 impl Scene {
     fn buffer(&self, flags: ur_mem_flags_t, user: Option<&mut [u8; LEN]>) -> ur_mem_handle_t {
+        self.buffer_on((false, false), flags, user)
+    }
+
+    fn buffer_on(
+        &self,
+        sides: (bool, bool),
+        flags: ur_mem_flags_t,
+        user: Option<&mut [u8; LEN]>,
+    ) -> ur_mem_handle_t {
         let pointer = user.map(|user| NonNull::from(user).cast());
         let context = self.context();
         let inner = context.first().1;
         // SAFETY: the tests keep the memory.
-        let storage = unsafe { Storage::create(inner, LEN, flags, pointer, false) };
+        let storage = unsafe { Storage::create(inner, LEN, flags, pointer, sides) };
         let (context, storage) = (context.to_ref(), storage.expect("memory"));
         MemoryObject::Buffer(Buffer::new(context, storage, 0)).hand_out()
     }
@@ -153,6 +162,33 @@ fn contents_are_copied_when_a_buffer_is_made() {
     assert_eq!(scene.read(buffer), [5; LEN]);
     release(buffer);
     assert_eq!(user, [6; LEN]);
+}
+
+#[test]
+fn memory_of_the_user_is_used_in_place_where_the_device_takes_it() {
+    let scene = Scene::new();
+    let mut user = Box::new([7; LEN]);
+    let user = ptr::from_mut(&mut *user);
+    // SAFETY: alive, and no other reference exists.
+    let taken = Some(unsafe { &mut *user });
+    let buffer = scene.buffer_on((false, true), UR_MEM_FLAG_USE_HOST_POINTER, taken);
+    // SAFETY: alive, and no command uses it.
+    unsafe { (*user).fill(3) };
+    assert_eq!(scene.read(buffer), [3; LEN]);
+    scene.write(buffer, &[8; LEN], true);
+    // SAFETY: alive, and no command uses it.
+    assert_eq!(unsafe { *user }, [8; LEN]);
+    let mapped = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
+    assert_eq!(mapped.addr(), user.addr() + 10);
+    check(scene.unmap(buffer, mapped));
+    release(buffer);
+    // Other buffers have memory of the device's.
+    let mut copied = [5; LEN];
+    let flags = UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER;
+    let buffer = scene.buffer_on((false, true), flags, Some(&mut copied));
+    copied.fill(6);
+    assert_eq!(scene.read(buffer), [5; LEN]);
+    release(buffer);
 }
 
 #[test]

@@ -93,7 +93,11 @@ const CHANNELS: [(types, ChannelType); 15] = [
     (types::UR_IMAGE_CHANNEL_TYPE_FLOAT, ChannelType::Float),
 ];
 
-fn format(given: &ur_image_format_t) -> Result<ImageFormat> {
+/// Returns the library's format.
+///
+/// # Errors
+/// `UNSUPPORTED_IMAGE_FORMAT` for numbers that UR does not know.
+pub(crate) fn format(given: &ur_image_format_t) -> Result<ImageFormat> {
     let order = ORDERS.iter().find(|(name, _)| *name == given.channelOrder);
     let channel = CHANNELS.iter().find(|(name, _)| *name == given.channelType);
     match (order, channel) {
@@ -105,14 +109,14 @@ fn format(given: &ur_image_format_t) -> Result<ImageFormat> {
     }
 }
 
-pub(super) fn unsupported_format(message: &'static str) -> Failure {
+pub(crate) fn unsupported_format(message: &'static str) -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_IMAGE_FORMAT,
         message,
     )
 }
 
-pub(super) fn wrong_description(message: &'static str) -> Failure {
+pub(crate) fn wrong_description(message: &'static str) -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_FORMAT_DESCRIPTOR,
         message,
@@ -123,7 +127,7 @@ pub(super) fn wrong_description(message: &'static str) -> Failure {
 ///
 /// # Errors
 /// `INVALID_IMAGE_FORMAT_DESCRIPTOR`, `UNSUPPORTED_IMAGE_FORMAT`.
-pub(super) fn description(
+pub(crate) fn description(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,
     has_pointer: bool,
@@ -156,7 +160,7 @@ pub(super) fn description(
 }
 
 /// Returns UR's name of a format.
-pub(super) fn name_of(format: ImageFormat) -> [u32; 2] {
+pub(crate) fn name_of(format: ImageFormat) -> [u32; 2] {
     let order = ORDERS.iter().find(|(_, order)| *order == format.order);
     let channel = CHANNELS
         .iter()

@@ -4,7 +4,7 @@
 //! is made, also with the flag that allows using that memory in place; the image's contents come back with
 //! a read alone.
 
-mod format;
+pub(crate) mod format;
 
 use super::buffer::check_flags;
 use super::object::MemoryObject;
@@ -89,13 +89,13 @@ impl Image {
             ImageKind::TwoD => (y, 0, 0),
             ImageKind::ThreeD => (y, z, 0),
             ImageKind::OneDArray => (0, 0, y),
-            ImageKind::TwoDArray => (y, 0, z),
+            ImageKind::TwoDArray | ImageKind::Cube => (y, 0, z),
         };
         let row = x * pixel;
         let slice = match description.kind {
             ImageKind::OneD | ImageKind::TwoD => 0,
             ImageKind::OneDArray => row,
-            ImageKind::ThreeD | ImageKind::TwoDArray => row * y,
+            ImageKind::ThreeD | ImageKind::TwoDArray | ImageKind::Cube => row * y,
         };
         match name {
             ur_image_info_t::UR_IMAGE_INFO_FORMAT => {

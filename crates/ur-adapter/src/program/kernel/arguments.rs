@@ -35,6 +35,9 @@ pub(crate) enum Argument<'a> {
     Local(usize),
 }
 
+/// Bytes of a sampler that is an argument, for devices whose kernels' parameters have sizes.
+const SAMPLER_BYTES: usize = 4;
+
 /// Arguments by their indices.
 pub(crate) type Arguments<'a> = Vec<Option<Argument<'a>>>;
 
@@ -267,11 +270,16 @@ impl Packed {
                 check_pointer(index, size)?;
                 with(arguments.memory(range))
             }
-            Argument::Image(_) | Argument::Sampler(_) => {
-                return Err(Failure::unsupported(
-                    "kernels of this device take no images",
-                ));
+            // A surface, whose number is as long as an address.
+            Argument::Image(image) => {
+                check_pointer(index, size)?;
+                with(arguments.image(image))
             }
+            // A word that describes it.
+            Argument::Sampler(sampler) => match size {
+                None | Some(SAMPLER_BYTES) => with(arguments.sampler(sampler)),
+                size => return Err(wrong_size(index, SAMPLER_BYTES, size)),
+            },
             Argument::Local(len) => {
                 let (start, end) = place(local, *len).ok_or_else(|| too_much(*len, local))?;
                 // Addresses of local memory may be shorter than others.

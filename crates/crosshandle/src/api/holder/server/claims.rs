@@ -7,7 +7,7 @@ use super::super::state::{Name, key_of};
 use super::super::successor::{Change, Successor};
 use super::Server;
 use super::programs::{Asker, Stage};
-use super::questions::{not_allowed, too_many_wait};
+use super::questions::{not_allowed, only_for_reading, too_many_wait};
 use crate::error::HolderFault;
 use crate::handle::{BackendKind, Key, MemoryHandle};
 use crate::os::process;
@@ -73,6 +73,9 @@ impl Server {
         };
         if !found.tokens.allow(needed, token) {
             return Some(not_allowed(name));
+        }
+        if found.recovered.is_some() {
+            return Some(only_for_reading(name));
         }
         if request == 0 {
             return Some(refused(HolderFault::Refused, "a claim has a number"));

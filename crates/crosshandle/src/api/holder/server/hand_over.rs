@@ -11,6 +11,7 @@ use super::programs::{Asker, Stage};
 use super::questions::{not_allowed, too_many_wait};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::MemoryHandle;
+use crate::ipc::broker::Route;
 use crate::ipc::{Credential, Deadline, Origin};
 use crate::os::process;
 
@@ -29,8 +30,10 @@ impl Server {
             return Err(refused(HolderFault::Refused, error.to_string()));
         }
         let name = &hold.name;
-        if let Some(found) = self.holdings.names().get(name) {
-            if !hold.replaces {
+        let held = self.holdings.names().get(name);
+        // Who may not replace it may not do so because its holder has died.
+        if let Some(found) = held.or_else(|| self.lost_name(name)) {
+            if held.is_some() && !hold.replaces {
                 return Err(refused(
                     HolderFault::NameTaken,
                     format!(
@@ -41,7 +44,7 @@ impl Server {
                     ),
                 ));
             }
-            if found.pinned {
+            if held.is_some() && found.pinned {
                 let why = format!("{name} is pinned; unpin it first");
                 return Err(refused(HolderFault::Pinned, why));
             }
@@ -168,6 +171,7 @@ impl Server {
             }
         }
         let before = self.holdings.names().get(&hold.name);
+        let before = before.or_else(|| self.lost_name(&hold.name));
         let mut name = Name::new(hold, before, asker.uid, process::time() / 1_000_000_000);
         self.holdings.share_earlier(&mut name);
         let version = name.version;
@@ -183,6 +187,7 @@ impl Server {
             return Err(refuse(error));
         }
         self.spread_earlier(&name.name);
+        self.lost.remove(&name.name);
         self.tell(Change::Name(Box::new(name.clone())), Vec::new());
         let unneeded = self.holdings.set_name(name);
         self.release(unneeded);
@@ -249,7 +254,7 @@ fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec
             if known.contains(&handle) {
                 continue;
             }
-            let (memory, maker): (_, Maker) = fetch(&handle, origin, &deadline)?;
+            let (memory, maker): (_, Maker) = fetch(&handle, Route::Exporter, origin, &deadline)?;
             records.push(Record {
                 memory,
                 maker,

@@ -9,7 +9,9 @@ mod names_in_directory;
 mod programs;
 mod questions;
 mod quota;
+mod take_back;
 
+use super::journal::{self, Lost};
 use super::state::Holdings;
 use super::successor::{Change, Inheritance, Sent, Successor, SuccessorCommand};
 use super::tuning::RESTART_INTERVAL;
@@ -21,6 +23,7 @@ use programs::Program;
 use quota::Quota;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,6 +66,10 @@ pub(super) struct Server {
     starts: Instant,
     jobs: Jobs,
     takeovers: u64,
+    /// What a holder before this one had when it died with its successor.
+    lost: BTreeMap<String, Lost>,
+    /// Whether something has changed that the journal does not have.
+    is_journal_due: bool,
 }
 
 /// Returns a copy of a descriptor of this process's own.
@@ -143,7 +150,17 @@ impl Server {
                 "`crosshandle ps` does not show this holder: {error}"
             ));
         }
+        let lost = journal::read(&directory, &holdings);
+        if takeovers == 0 && !lost.is_empty() {
+            (terms.log)(&format!(
+                "{} names were held here by a holder that died with its successor; they come back from processes \
+                 that keep them (`Holder::back_up`)",
+                lost.len()
+            ));
+        }
         Ok(Self {
+            lost,
+            is_journal_due: takeovers > 0,
             quota: Quota::of(&terms.policy),
             terms,
             path,
@@ -195,11 +212,24 @@ impl Server {
             if ready.listener {
                 self.accept();
             }
+            self.write_journal();
             self.keep_promises();
             self.start_jobs();
         }
         self.end();
         Ok(())
+    }
+
+    /// Writes down what has changed, before anybody is promised anything.
+    fn write_journal(&mut self) {
+        if !std::mem::take(&mut self.is_journal_due) {
+            return;
+        }
+        if let Err(error) = journal::write(&self.directory, &self.holdings, &self.lost) {
+            (self.terms.log)(&format!(
+                "what is held would not come back if this process and its successor died at once: {error}"
+            ));
+        }
     }
 
     /// Ends the successor, and leaves the directory.
@@ -278,6 +308,7 @@ impl Server {
 
     /// Tells the successor of a change. Returns the number to wait for.
     fn tell(&mut self, change: Change, files: Vec<Sent>) -> u64 {
+        self.is_journal_due = true;
         let successor = self.successor.as_mut();
         successor.map_or(0, |successor| successor.tell(change, files))
     }

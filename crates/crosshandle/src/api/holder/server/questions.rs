@@ -64,6 +64,9 @@ impl Server {
                 Err(refusal) => refusal,
             },
             Question::List { after } => self.list(after.as_deref()),
+            Question::Remove { name } if self.lost.contains_key(&name) => {
+                return self.give_up(&name, token);
+            }
             Question::Remove { name } => match self.administrate(&name, token) {
                 Ok(name) if name.pinned => {
                     let why = format!("{} is pinned; unpin it first", name.name);
@@ -90,6 +93,7 @@ impl Server {
                 }
                 Err(refusal) => refusal,
             },
+            Question::TakeBack(offer) => return self.take_back(number, offer),
             Question::Status => Answer::Status(self.status()),
             Question::Stop => {
                 let is_locked =
@@ -117,6 +121,7 @@ impl Server {
             takeovers: self.takeovers,
             names: self.holdings.names().len() as u64,
             bytes: self.holdings.bytes(),
+            lost: self.lost.len() as u64,
         }
     }
 
@@ -125,6 +130,13 @@ impl Server {
             return Err(refused(HolderFault::NoSuchName, error.to_string()));
         }
         self.holdings.names().get(name).ok_or_else(|| {
+            if self.lost.contains_key(name) {
+                let why = format!(
+                    "{name} was held by a holder that died together with its successor; it comes back as soon as a \
+                     process answers that has kept it, or load it again"
+                );
+                return refused(HolderFault::NoSuchName, why);
+            }
             let why =
                 format!("nothing is held under the name {name}; `crosshandle ls` lists the names");
             refused(HolderFault::NoSuchName, why)
@@ -139,6 +151,9 @@ impl Server {
         };
         if !found.tokens.allow(right, token) {
             return Err(not_allowed(name));
+        }
+        if access == Access::ReadWrite && found.recovered.is_some() {
+            return Err(only_for_reading(name));
         }
         if access == Access::ReadWrite && found.has_one_writer() {
             let why = format!("{name} is for one writer at a time: claim it");
@@ -244,6 +259,14 @@ impl Server {
 pub(super) fn not_allowed(name: &str) -> Answer {
     let why = format!("{name} has a token, which was not shown; give it with --token");
     refused(HolderFault::NotAllowed, why)
+}
+
+pub(super) fn only_for_reading(name: &str) -> Answer {
+    let why = format!(
+        "{name} has come back from a process that had it open for reading, so nobody can write it: publish its next \
+         version"
+    );
+    refused(HolderFault::Refused, why)
 }
 
 pub(super) fn too_many_wait() -> Answer {

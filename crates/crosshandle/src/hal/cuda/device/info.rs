@@ -73,6 +73,7 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             read_only_memory: has_descriptors,
             host_accessible_memory: false,
             unified_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED),
+            system_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
             error_correction: can(Attribute::CU_DEVICE_ATTRIBUTE_ECC_ENABLED),
             // All devices with virtual memory management do.
             half_precision: has_descriptors,
@@ -135,6 +136,8 @@ fn limits_of(number: impl Fn(Attribute) -> u32) -> KernelLimits {
         local_arguments: false,
         offsets: false,
         block_choice: false,
+        cooperative_blocks: u32::MAX,
+        linking: true,
         intermediate_languages: "",
         extensions: "",
     }

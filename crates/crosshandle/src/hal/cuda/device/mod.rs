@@ -2,6 +2,7 @@
 
 mod clock;
 mod context_guard;
+mod images;
 mod info;
 mod stream_pool;
 
@@ -13,7 +14,7 @@ use super::scheduler::Scheduler;
 use crate::error::{Error, Result};
 use crate::handle::DeviceUuid;
 use crate::os::process;
-use crate::types::{DeviceInfo, KernelLimits};
+use crate::types::{DeviceInfo, ImageLimits, KernelLimits};
 use clock::Clock;
 use context_guard::ContextGuard;
 use std::sync::{Arc, OnceLock};
@@ -47,6 +48,7 @@ pub(super) struct Gpu {
     handle: DeviceHandle,
     info: DeviceInfo,
     kernels: Option<KernelLimits>,
+    images: Option<ImageLimits>,
     /// The device's primary context: retained when it is first needed, and never released, since
     /// other libraries in this process use it too, and making it takes a good part of a second. Or
     /// another context, which the program made.
@@ -68,6 +70,7 @@ impl Gpu {
             handle,
             info: info::describe(driver, handle, index)?,
             kernels: info::kernel_limits(driver, handle),
+            images: images::limits(driver, handle),
             context: OnceLock::new(),
             primary: None,
             clock: Clock::default(),
@@ -85,6 +88,7 @@ impl Gpu {
             handle: self.handle,
             info: self.info.clone(),
             kernels: self.kernels,
+            images: self.images,
             context: OnceLock::from(context),
             primary: Some(Arc::clone(self.primary())),
             pool: Arc::default(),
@@ -119,6 +123,11 @@ impl Gpu {
     /// Returns the limits of kernels, if the driver has all functions for programs.
     pub(super) fn kernels(&self) -> Option<&KernelLimits> {
         self.kernels.as_ref()
+    }
+
+    /// Returns the limits of images, if the driver has all functions for them.
+    pub(super) fn images(&self) -> Option<&ImageLimits> {
+        self.images.as_ref()
     }
 
     pub(super) fn handle(&self) -> DeviceHandle {

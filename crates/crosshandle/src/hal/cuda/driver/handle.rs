@@ -1,7 +1,8 @@
 //! The driver's handles, as values.
 
 use cudarc::driver::sys::{
-    CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUstream,
+    CUarray, CUcontext, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmipmappedArray,
+    CUmodule, CUstream,
 };
 use std::ptr;
 
@@ -56,4 +57,8 @@ handles! {
     GraphNodeHandle(CUgraphNode);
     /// A graph that can be launched.
     GraphRunHandle(CUgraphExec);
+    /// Pixels whose layout is the driver's affair.
+    ArrayHandle(CUarray);
+    /// Arrays of several levels.
+    LevelsHandle(CUmipmappedArray);
 }

@@ -1,12 +1,13 @@
 //! `libcuda` and its functions.
 
 use super::{
-    Code, ContextHandle, EventHandle, FunctionHandle, GraphHandle, GraphNodeHandle, GraphRunHandle,
-    ModuleHandle, StreamHandle,
+    ArrayHandle, Code, ContextHandle, EventHandle, FunctionHandle, GraphHandle, GraphNodeHandle,
+    GraphRunHandle, LevelsHandle, ModuleHandle, StreamHandle,
 };
 use cudarc::driver::sys;
 use cudarc::driver::sys::{
-    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUdevice, CUdeviceptr,
+    CUDA_ARRAY3D_DESCRIPTOR, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUdevice, CUdeviceptr,
     CUipcMemHandle, CUlaunchAttributeValue, CUlaunchConfig, CUlinkState, CUmemAccessDesc,
     CUmemAllocationProp, CUmemGenericAllocationHandle, CUstreamBatchMemOpParams, CUuuid,
 };
@@ -27,6 +28,8 @@ macro_rules! library {
             pub(super) programs: Option<ProgramLibrary>,
             /// The functions for graphs, if all of them are there.
             pub(super) graphs: Option<GraphLibrary>,
+            /// The functions for images, if all of them are there.
+            pub(super) images: Option<ImageLibrary>,
         }
 
         impl Library {
@@ -52,6 +55,7 @@ macro_rules! library {
                         $($name: required(stringify!($symbol))?,)*
                         programs: ProgramLibrary::find(),
                         graphs: GraphLibrary::find(),
+                        images: ImageLibrary::find(),
                     })
                 }
             }
@@ -233,6 +237,25 @@ library_of_some! {
         graph_run_set_memset = cuGraphExecMemsetNodeSetParams(GraphRunHandle, GraphNodeHandle, *const CUDA_MEMSET_NODE_PARAMS, ContextHandle);
         graph_upload = cuGraphUpload(GraphRunHandle, StreamHandle);
         graph_launch = cuGraphLaunch(GraphRunHandle, StreamHandle);
+    }
+    optional {}
+}
+
+library_of_some! {
+    /// The functions for images. A driver without them has devices that have none.
+    ImageLibrary
+    safe {
+        array_create = cuArray3DCreate_v2(&mut ArrayHandle, &CUDA_ARRAY3D_DESCRIPTOR);
+        levels_create = cuMipmappedArrayCreate(&mut LevelsHandle, &CUDA_ARRAY3D_DESCRIPTOR, c_uint);
+        levels_get = cuMipmappedArrayGetLevel(&mut ArrayHandle, LevelsHandle, c_uint);
+    }
+    unsafe {
+        array_destroy = cuArrayDestroy(ArrayHandle);
+        levels_destroy = cuMipmappedArrayDestroy(LevelsHandle);
+        texture_create = cuTexObjectCreate(*mut c_ulonglong, *const CUDA_RESOURCE_DESC, *const CUDA_TEXTURE_DESC, *const CUDA_RESOURCE_VIEW_DESC);
+        texture_destroy = cuTexObjectDestroy(c_ulonglong);
+        surface_create = cuSurfObjectCreate(*mut c_ulonglong, *const CUDA_RESOURCE_DESC);
+        surface_destroy = cuSurfObjectDestroy(c_ulonglong);
     }
     optional {}
 }

@@ -8,6 +8,7 @@
 mod function;
 mod graph;
 mod handle;
+mod image;
 mod library;
 mod memory;
 mod native;
@@ -26,12 +27,16 @@ use std::sync::OnceLock;
 pub(super) use cudarc::driver::sys;
 pub(super) use function::Grid;
 pub(super) use graph::{Graph, Step};
-pub(super) use handle::{ContextHandle, EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
+pub(super) use handle::{
+    ArrayHandle, ContextHandle, EventHandle, FunctionHandle, LevelsHandle, ModuleHandle,
+    StreamHandle,
+};
 use handle::{GraphHandle, GraphNodeHandle, GraphRunHandle};
+pub(super) use image::{ArrayShape, Pixel, TextureRules, TextureSource};
 pub(super) use memory::{Allocation, DeviceAddress, Home};
 pub(super) use native::{Found, LegacyHandle};
 pub(super) use program::{Image, ImageKind};
-pub(super) use stream::{CudaEvent, FillWord, RectCopy, Side, Stream, is_capturing};
+pub(super) use stream::{CudaEvent, FillWord, RectCopy, Rows, Side, Stream, is_capturing};
 pub(super) use words::WordOp;
 
 /// The status that a call returns.

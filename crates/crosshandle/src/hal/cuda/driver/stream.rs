@@ -2,7 +2,7 @@
 //!
 //! In all calls the stream's context must be current (see `Driver::enter`).
 
-use super::{DeviceAddress, Driver, EventHandle, NOT_READY, SUCCESS, StreamHandle};
+use super::{ArrayHandle, DeviceAddress, Driver, EventHandle, NOT_READY, SUCCESS, StreamHandle};
 use crate::error::{Error, Result};
 use crate::os::process;
 use cudarc::driver::sys::{
@@ -264,9 +264,17 @@ impl Driver {
     }
 }
 
-/// A side of a copied rectangle. Sizes are in bytes.
+/// A side of a copied rectangle.
 #[derive(Clone, Copy)]
-pub(crate) struct Side {
+pub(crate) enum Side {
+    Rows(Rows),
+    /// A part of an array, and its first byte in a row, first row and first slice or layer.
+    Array(ArrayHandle, [usize; 3]),
+}
+
+/// Rows and slices of memory. Sizes are in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
     pub(crate) start: DeviceAddress,
     pub(crate) row_pitch: usize,
     /// A slice starts this many rows after the one before.
@@ -285,36 +293,69 @@ pub(crate) struct RectCopy {
 }
 
 impl RectCopy {
+    /// Returns whether a side is an array.
+    pub(crate) fn has_array(&self) -> bool {
+        matches!(self.to, Side::Array(..)) || matches!(self.from, Side::Array(..))
+    }
+
+    /// Returns the copy with what the driver says of its memory.
+    pub(crate) fn located(&self, driver: &Driver) -> Self {
+        let locate = |side: Side| match side {
+            Side::Rows(rows) => Side::Rows(Rows {
+                is_unknown: !driver.knows(rows.start),
+                ..rows
+            }),
+            array @ Side::Array(..) => array,
+        };
+        Self {
+            to: locate(self.to),
+            from: locate(self.from),
+            ..*self
+        }
+    }
+
     /// Returns the copy as the driver takes it.
     pub(super) fn description(&self) -> CUDA_MEMCPY3D {
-        let kind = |place: &Side| match place.is_unknown {
-            true => CUmemorytype::CU_MEMORYTYPE_HOST,
+        let kind = |side: &Side| match side {
+            Side::Array(..) => CUmemorytype::CU_MEMORYTYPE_ARRAY,
+            Side::Rows(rows) if rows.is_unknown => CUmemorytype::CU_MEMORYTYPE_HOST,
             // Any memory, wherever it is: the driver knows.
-            false => CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+            Side::Rows(_) => CUmemorytype::CU_MEMORYTYPE_UNIFIED,
         };
-        // SAFETY: numbers, null pointers, and enumerations that are set below.
-        let zeroed: CUDA_MEMCPY3D = unsafe {
+        // SAFETY: numbers, null pointers, and enumerations that are set here.
+        let mut copy: CUDA_MEMCPY3D = unsafe {
             let mut zeroed = MaybeUninit::<CUDA_MEMCPY3D>::zeroed();
             let place = zeroed.as_mut_ptr();
             (&raw mut (*place).srcMemoryType).write(kind(&self.from));
             (&raw mut (*place).dstMemoryType).write(kind(&self.to));
             zeroed.assume_init()
         };
-        let [width, rows, slices] = self.sizes;
-        CUDA_MEMCPY3D {
-            srcHost: ptr::with_exposed_provenance(self.from.start as usize),
-            srcDevice: self.from.start,
-            srcPitch: self.from.row_pitch,
-            srcHeight: self.from.slice_rows,
-            dstHost: ptr::with_exposed_provenance_mut(self.to.start as usize),
-            dstDevice: self.to.start,
-            dstPitch: self.to.row_pitch,
-            dstHeight: self.to.slice_rows,
-            WidthInBytes: width,
-            Height: rows,
-            Depth: slices,
-            ..zeroed
+        match self.from {
+            Side::Rows(rows) => {
+                copy.srcHost = ptr::with_exposed_provenance(rows.start as usize);
+                copy.srcDevice = rows.start;
+                copy.srcPitch = rows.row_pitch;
+                copy.srcHeight = rows.slice_rows;
+            }
+            Side::Array(array, [x, y, z]) => {
+                copy.srcArray = ptr::with_exposed_provenance_mut(array.number());
+                (copy.srcXInBytes, copy.srcY, copy.srcZ) = (x, y, z);
+            }
         }
+        match self.to {
+            Side::Rows(rows) => {
+                copy.dstHost = ptr::with_exposed_provenance_mut(rows.start as usize);
+                copy.dstDevice = rows.start;
+                copy.dstPitch = rows.row_pitch;
+                copy.dstHeight = rows.slice_rows;
+            }
+            Side::Array(array, [x, y, z]) => {
+                copy.dstArray = ptr::with_exposed_provenance_mut(array.number());
+                (copy.dstXInBytes, copy.dstY, copy.dstZ) = (x, y, z);
+            }
+        }
+        [copy.WidthInBytes, copy.Height, copy.Depth] = self.sizes;
+        copy
     }
 }
 

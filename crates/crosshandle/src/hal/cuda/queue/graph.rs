@@ -13,7 +13,7 @@ use super::work::{self, Extra, Target};
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::{Gpu, await_condition};
 use crate::hal::cuda::driver::{
-    DeviceAddress, FillWord, Graph, Home, RectCopy, Side, Step, StreamHandle,
+    DeviceAddress, FillWord, Graph, Home, RectCopy, Rows, Side, Step, StreamHandle,
 };
 use crate::hal::cuda::program::{self, DriverLaunch};
 use crate::hal::cuda::scheduler::Urgency;
@@ -57,11 +57,13 @@ impl Target for Parts<'_> {
         // The driver limits the length of rows, so a long copy is one of many rows and one of the rest.
         let (rows, rest) = (len / GRAPH_COPY_ROW, len % GRAPH_COPY_ROW);
         let copy = |offset: usize, width: usize, rows: usize| {
-            let place = |start: DeviceAddress| Side {
-                start: start + offset as DeviceAddress,
-                row_pitch: width,
-                slice_rows: rows,
-                is_unknown: false,
+            let place = |start: DeviceAddress| {
+                Side::Rows(Rows {
+                    start: start + offset as DeviceAddress,
+                    row_pitch: width,
+                    slice_rows: rows,
+                    is_unknown: false,
+                })
             };
             RectCopy {
                 to: place(to),
@@ -81,16 +83,7 @@ impl Target for Parts<'_> {
     }
 
     unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()> {
-        let known = |place: Side| Side {
-            is_unknown: !self.gpu.driver().knows(place.start),
-            ..place
-        };
-        let copy = RectCopy {
-            to: known(copy.to),
-            from: known(copy.from),
-            ..*copy
-        };
-        self.parts.push(Part::Copy(copy));
+        self.parts.push(Part::Copy(copy.located(self.gpu.driver())));
         Ok(())
     }
 

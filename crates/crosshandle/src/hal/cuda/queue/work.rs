@@ -2,7 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::Gpu;
-use crate::hal::cuda::driver::{DeviceAddress, Driver, FillWord, RectCopy, Side, StreamHandle};
+use crate::hal::cuda::driver::{
+    DeviceAddress, Driver, FillWord, RectCopy, Rows, Side, StreamHandle,
+};
+use crate::hal::cuda::image;
 use crate::hal::cuda::memory::{self, Staging};
 use crate::hal::cuda::program;
 use crate::hal::cuda::queue::graph;
@@ -60,11 +63,8 @@ pub(super) fn calls(work: &Work) -> u32 {
     match work {
         Work::Marker => 0,
         Work::Copy { .. } => 2,
-        Work::CopyRect(_)
-        | Work::CopyImage(_)
-        | Work::Call(_)
-        | Work::Launch(_)
-        | Work::Native(_) => 1,
+        Work::CopyImage(copy) => image::calls(copy),
+        Work::CopyRect(_) | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
         Work::Graph(run) => (run.nodes.len() as u32).clamp(1, GRAPH_MAX_CALLS),
         Work::Fill { pattern, len, .. } => row(*len, pattern),
         Work::Fill2d(fill) => row(fill.width, &fill.pattern) + doublings(fill.rows),
@@ -81,7 +81,10 @@ pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
 
 /// Returns whether work is a copy.
 pub(super) fn copies(work: &Work) -> bool {
-    matches!(work, Work::Copy { .. } | Work::CopyRect(_))
+    matches!(
+        work,
+        Work::Copy { .. } | Work::CopyRect(_) | Work::CopyImage(_)
+    )
 }
 
 /// Queues work that does not call the host. The device's context is current.
@@ -144,8 +147,13 @@ impl Target for StreamTarget {
     }
 
     unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()> {
+        let copy = match copy.has_array() {
+            // Beside an array the driver does not look itself where memory is.
+            true => copy.located(self.driver),
+            false => *copy,
+        };
         // SAFETY: promised by the caller.
-        unsafe { self.driver.copy_rect(self.stream, copy) }
+        unsafe { self.driver.copy_rect(self.stream, &copy) }
     }
 
     unsafe fn fill(&mut self, to: DeviceAddress, word: FillWord, count: usize) -> Result<()> {
@@ -174,8 +182,10 @@ pub(super) unsafe fn transfer(target: &mut impl Target, work: &Work, extra: &Ext
                 repeat_row(target, to, rows.pitch, rows.width, rows.rows)
             }
             Work::Fill { to, len, pattern } => fill(target, address(to), *len, pattern, extra),
-            // This backend makes no images.
-            Work::CopyImage(_) => Err(Error::invalid("this image is not one of CUDA's")),
+            Work::CopyImage(copy) => {
+                let copies = image::copies(copy)?;
+                copies.iter().try_for_each(|copy| target.copy_rect(copy))
+            }
             Work::Marker | Work::Call(_) | Work::Native(_) | Work::Launch(_) | Work::Graph(_) => {
                 Ok(())
             }
@@ -220,12 +230,14 @@ unsafe fn copy(
 
 /// Returns the copy of the rows of a region.
 fn rect(to: (DeviceAddress, Pitches), from: (DeviceAddress, Pitches), region: Region) -> RectCopy {
-    let place = |(start, pitches): (DeviceAddress, Pitches)| Side {
-        start,
-        row_pitch: pitches.row,
-        // Slice pitches are multiples of row pitches.
-        slice_rows: pitches.slice / pitches.row,
-        is_unknown: false,
+    let place = |(start, pitches): (DeviceAddress, Pitches)| {
+        Side::Rows(Rows {
+            start,
+            row_pitch: pitches.row,
+            // Slice pitches are multiples of row pitches.
+            slice_rows: pitches.slice / pitches.row,
+            is_unknown: false,
+        })
     };
     RectCopy {
         to: place(to),

@@ -1,7 +1,7 @@
 //! Images and samplers of the runtime. Their pixels lie where it puts them, so that commands copy them; kernels
 //! use them in place.
 
-use super::{error, runtime};
+use super::{Place, error};
 use crate::error::{Error, Result};
 use crate::hal::{DeviceImage, DeviceSampler, ImageCopy, ImageSide, Images};
 use crate::types::{
@@ -36,19 +36,27 @@ fn describe(limits: &opencl_cpu::ImageLimits) -> ImageLimits {
         write_arguments: limits.write_arguments,
         read_write_arguments: limits.read_write_arguments,
         samplers: limits.samplers,
+        views: None,
     }
 }
 
-/// The maker of images; it has no state of its own.
-pub(crate) struct HostImages;
+/// The maker of images for one place.
+pub(crate) struct HostImages(Place);
 
 struct HostImage(ImageObject);
 
 struct HostSampler(SamplerObject);
 
+impl HostImages {
+    pub(in crate::hal::host) fn new(place: &Place) -> Self {
+        Self(place.clone())
+    }
+}
+
 impl Images for HostImages {
     fn create(&self, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
-        let made = ImageObject::new(runtime()?, &translate(image));
+        let translated = translate(image).ok_or_else(|| unsupported(image))?;
+        let made = ImageObject::new(&self.0.device()?, &translated);
         let made = made.map_err(|failure| match failure.is_unsupported_format() {
             true => unsupported(image),
             false => error(failure),
@@ -72,7 +80,7 @@ impl Images for HostImages {
             },
             is_linear: sampler.filter == Filter::Linear,
         };
-        let made = SamplerObject::new(runtime()?, &description).map_err(error)?;
+        let made = SamplerObject::new(&self.0.device()?, &description).map_err(error)?;
         Ok(Arc::new(HostSampler(made)))
     }
 }
@@ -96,19 +104,21 @@ fn unsupported(image: &ImageDescription) -> Error {
     ))
 }
 
-fn translate(image: &ImageDescription) -> opencl_cpu::ImageDescription {
-    opencl_cpu::ImageDescription {
+/// Returns an image as the runtime describes it; `None` for a cube, of which it has none.
+fn translate(image: &ImageDescription) -> Option<opencl_cpu::ImageDescription> {
+    Some(opencl_cpu::ImageDescription {
         kind: match image.kind {
             ImageKind::OneD => opencl_cpu::ImageKind::OneD,
             ImageKind::TwoD => opencl_cpu::ImageKind::TwoD,
             ImageKind::ThreeD => opencl_cpu::ImageKind::ThreeD,
             ImageKind::OneDArray => opencl_cpu::ImageKind::OneDArray,
             ImageKind::TwoDArray => opencl_cpu::ImageKind::TwoDArray,
+            ImageKind::Cube => return None,
         },
         order: order(image.format.order),
         channel: channel(image.format.channel),
         extent: image.extent,
-    }
+    })
 }
 
 fn order(order: ChannelOrder) -> opencl_cpu::ChannelOrder {

@@ -134,9 +134,9 @@ impl LoadedKernel for HostKernel {
             .max(1))
     }
 
-    fn concurrent_blocks(&self, _threads: u32, _dynamic_shared: usize, units: u32) -> Result<u32> {
-        // Each thread of the CPU runs one block after the other.
-        Ok(units)
+    fn concurrent_blocks(&self, _threads: u32, _dynamic_shared: usize, _units: u32) -> Result<u32> {
+        // The runtime promises no more: each thread of the CPU runs one block after the other.
+        Ok(limits().map_or(1, |limits| limits.cooperative_blocks))
     }
 
     fn raw(&self) -> usize {

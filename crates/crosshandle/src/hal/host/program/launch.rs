@@ -1,7 +1,7 @@
 //! Launches and copies of pixels, on the thread of a queue.
 
 use super::kernel::{HostKernel, arguments};
-use super::{error, images, runtime};
+use super::{Place, error, images};
 use crate::error::{Error, Result};
 use crate::hal::{ImageCopy, Launch};
 use crate::sync::Mutex;
@@ -9,13 +9,22 @@ use opencl_cpu::{Completion, Queue, Shape};
 use std::any::Any;
 
 /// The runtime's queue behind one of ours, made with its first launch or copy.
-#[derive(Default)]
-pub(crate) struct Launcher(Mutex<Option<Queue>>);
+pub(crate) struct Launcher {
+    place: Place,
+    queue: Mutex<Option<Queue>>,
+}
 
 /// A launch that the runtime has.
 pub(crate) struct StartedLaunch(Completion);
 
 impl Launcher {
+    pub(in crate::hal::host) fn new(place: &Place) -> Self {
+        Self {
+            place: place.clone(),
+            queue: Mutex::default(),
+        }
+    }
+
     /// Runs a kernel, and returns when it is done.
     pub(crate) fn run(&self, launch: &Launch) -> Result<()> {
         self.start(launch)?.wait()
@@ -28,8 +37,8 @@ impl Launcher {
         let kernel = kernel.downcast_ref::<HostKernel>();
         let kernel = kernel.ok_or_else(|| Error::invalid("this kernel is not the host's"))?;
         let kernel = kernel.inner();
-        let mut queue = self.0.lock();
-        let queue = queue_of(&mut queue)?;
+        let mut queue = self.queue.lock();
+        let queue = self.made(&mut queue)?;
         // SAFETY: the maker of the launch promised that it is sound, with these arguments, which the
         // caller keeps until it is done.
         let started = unsafe { queue.launch(kernel, &shape(launch), arguments(&launch.arguments)) };
@@ -40,7 +49,15 @@ impl Launcher {
 
     /// Copies pixels, and returns when that is done.
     pub(crate) fn copy_image(&self, copy: &ImageCopy) -> Result<()> {
-        images::copy(queue_of(&mut self.0.lock())?, copy)
+        images::copy(self.made(&mut self.queue.lock())?, copy)
+    }
+
+    /// Returns the runtime's queue, and makes it if that was not done.
+    fn made<'a>(&self, place: &'a mut Option<Queue>) -> Result<&'a Queue> {
+        Ok(match place {
+            Some(queue) => queue,
+            none => none.insert(Queue::new(&self.place.device()?).map_err(error)?),
+        })
     }
 }
 
@@ -58,14 +75,6 @@ impl StartedLaunch {
             Err(failure) => Some(Err(error(failure))),
         }
     }
-}
-
-/// Returns the runtime's queue, and makes it if that was not done.
-fn queue_of(place: &mut Option<Queue>) -> Result<&Queue> {
-    Ok(match place {
-        Some(queue) => queue,
-        none => none.insert(Queue::new(runtime()?).map_err(error)?),
-    })
 }
 
 /// Returns the shape of a launch as the runtime takes it.

@@ -9,14 +9,16 @@ mod image;
 mod images;
 mod kernel;
 mod launch;
+mod place;
 
 pub(super) use images::{HostImages, limits as image_limits};
 pub(super) use launch::{Launcher, StartedLaunch};
+pub(super) use place::Place;
 
 use crate::error::{Error, Result};
 use crate::hal::{LoadedKernel, LoadedProgram, Programs};
 use crate::handle::BackendKind;
-use crate::types::{Address, KernelLimits, NativeRuntime, Ownership, ProgramImage, ProgramOptions};
+use crate::types::{Address, KernelLimits, Ownership, ProgramImage, ProgramOptions};
 use kernel::HostKernel;
 use opencl_cpu::{Code, Failure, Program, Runtime};
 use std::ffi::CStr;
@@ -39,16 +41,6 @@ pub(super) fn limits() -> std::result::Result<&'static KernelLimits, String> {
 pub(super) fn loaded_limits() -> Option<&'static KernelLimits> {
     Runtime::loaded()?;
     limits().ok()
-}
-
-/// Returns the runtime's own objects.
-pub(super) fn native() -> std::result::Result<NativeRuntime, String> {
-    let (platform, device, context) = Runtime::get()?.raw();
-    Ok(NativeRuntime {
-        platform,
-        device,
-        context,
-    })
 }
 
 /// Returns a description of the runtime, if there is one.
@@ -82,11 +74,15 @@ fn describe(runtime: &'static Runtime) -> KernelLimits {
         registers: 0,
         constant_memory: short(limits.constant_memory),
         arguments: narrow(limits.argument_bytes),
-        cooperative: false,
+        // A thread of the CPU runs one block to its end before it starts another one, and there may be no
+        // second thread.
+        cooperative: true,
+        cooperative_blocks: 1,
         clusters: false,
         local_arguments: true,
         offsets: true,
         block_choice: true,
+        linking: true,
         intermediate_languages: &limits.intermediate_languages,
         extensions: runtime.extensions(),
     }
@@ -127,8 +123,14 @@ fn error(failure: Failure) -> Error {
     }
 }
 
-/// The loader of programs; it has no state of its own.
-pub(super) struct HostPrograms;
+/// The loader of programs for one place.
+pub(super) struct HostPrograms(Place);
+
+impl HostPrograms {
+    pub(super) fn new(place: &Place) -> Self {
+        Self(place.clone())
+    }
+}
 
 impl Programs for HostPrograms {
     fn load(
@@ -136,7 +138,7 @@ impl Programs for HostPrograms {
         images: &[ProgramImage<'_>],
         options: &ProgramOptions,
     ) -> Result<Arc<dyn LoadedProgram>> {
-        let runtime = runtime()?;
+        let device = self.0.device()?;
         let of_images: Vec<_> = images
             .iter()
             .map(|image| image.options_among(options))
@@ -150,7 +152,7 @@ impl Programs for HostPrograms {
         let codes = codes.collect::<Result<Vec<_>>>()?;
         let linker = image::linker_options(&options.compiler);
         // SAFETY: the maker of each image that is no text promised that it is well-formed.
-        let program = unsafe { Program::build(runtime, &codes, &linker) }.map_err(error)?;
+        let program = unsafe { Program::build(&device, &codes, &linker) }.map_err(error)?;
         Ok(Arc::new(HostProgram(Arc::new(program))))
     }
 

@@ -7,7 +7,7 @@
 
 mod in_flight;
 
-use super::program::{Launcher, StartedLaunch};
+use super::program::{Launcher, Place, StartedLaunch};
 use super::{tuning, work};
 use crate::error::{Error, Result};
 use crate::event_protocol::{Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, wait_any};
@@ -75,14 +75,14 @@ struct Command {
 }
 
 impl HostQueue {
-    pub(super) fn new(order: QueueOrder) -> Self {
+    pub(super) fn new(order: QueueOrder, place: &Place) -> Self {
         Self(Arc::new(Inner {
             order,
             pending: Mutex::default(),
             added: Condvar::new(),
             finished: Condvar::new(),
             submissions: AtomicU64::new(0),
-            launcher: Launcher::default(),
+            launcher: Launcher::new(place),
         }))
     }
 }

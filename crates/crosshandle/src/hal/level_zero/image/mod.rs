@@ -37,6 +37,7 @@ impl Images for LevelZeroContext {
             ImageKind::ThreeD => (kinds::ZE_IMAGE_TYPE_3D, [x, y, z], 0),
             ImageKind::OneDArray => (kinds::ZE_IMAGE_TYPE_1DARRAY, [x, 1, 1], y),
             ImageKind::TwoDArray => (kinds::ZE_IMAGE_TYPE_2DARRAY, [x, y, 1], z),
+            ImageKind::Cube => return Err(unsupported()),
         };
         let shape = ImageShape {
             kind,

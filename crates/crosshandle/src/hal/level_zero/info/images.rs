@@ -29,5 +29,6 @@ pub(crate) fn describe(
         // It does not say.
         read_write_arguments: 0,
         samplers: found.maxSamplers,
+        views: None,
     })
 }

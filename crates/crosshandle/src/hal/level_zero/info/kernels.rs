@@ -8,7 +8,8 @@ use level_zero_sys::{
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE,
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COOPERATIVE_KERNELS, ZE_DEVICE_IP_VERSION_EXT_NAME,
     ZE_DEVICE_MODULE_FLAG_FP16, ZE_DEVICE_MODULE_FLAG_FP64, ZE_DEVICE_MODULE_FLAG_INT64_ATOMICS,
-    ZE_GLOBAL_OFFSET_EXP_NAME, ze_device_compute_properties_t, ze_device_module_properties_t,
+    ZE_GLOBAL_OFFSET_EXP_NAME, ZE_MODULE_PROGRAM_EXP_NAME, ze_device_compute_properties_t,
+    ze_device_module_properties_t,
 };
 
 /// The minor versions of SPIR-V 1 that there are.
@@ -75,6 +76,8 @@ pub(crate) fn describe(
         offsets: driver.loader.zeKernelSetGlobalOffsetExp.is_some()
             && driver.has_extension(ZE_GLOBAL_OFFSET_EXP_NAME),
         block_choice: true,
+        cooperative_blocks: u32::MAX,
+        linking: driver.has_extension(ZE_MODULE_PROGRAM_EXP_NAME),
         intermediate_languages: languages(module.spirvVersionSupported).leak(),
         extensions: extensions(module.flags).leak(),
     })

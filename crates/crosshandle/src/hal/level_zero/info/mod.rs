@@ -98,6 +98,8 @@ pub(crate) fn describe(
             late_failures: true,
             native_graphs: false,
             unified_memory: has(ZE_DEVICE_PROPERTY_FLAG_INTEGRATED),
+            // Copies and kernels take the driver's memory alone.
+            system_memory: false,
             error_correction: has(ZE_DEVICE_PROPERTY_FLAG_ECC),
             half_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP16 != 0,
             double_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP64 != 0,

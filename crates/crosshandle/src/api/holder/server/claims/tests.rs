@@ -48,7 +48,12 @@ fn record(number: u32, file: OwnedFd, maker: u32) -> Record {
         length: 4096,
         host: 1,
     };
-    let memory = HeldSegment::received(PeerDescriptor::from(file), 4096, BackendBlob::new(&[]));
+    let memory = HeldSegment::received(
+        PeerDescriptor::from(file),
+        4096,
+        BackendBlob::NONE,
+        BackendKind::Host,
+    );
     Record {
         handle: MemoryHandle::new(&fields),
         device: "host".into(),
@@ -98,6 +103,7 @@ impl Bench {
             epoch: 0,
             writer: None,
             earlier: Vec::new(),
+            recovered: None,
             claiming: std::sync::Weak::new(),
         });
         let program = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");

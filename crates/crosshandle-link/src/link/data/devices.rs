@@ -1,0 +1,51 @@
+//! Memory of GPUs that UCX moves itself, and the choice of which it moves.
+
+use super::{DataPath, Endpoint};
+use crate::error::Result;
+use crate::options::Staging;
+use crate::ucx::worker::Registration;
+use crosshandle::Context;
+use crosshandle::handle::BackendKind;
+
+/// Beginnings of the names of transports that access memory of GPUs themselves: CUDA's own between processes, and
+/// those of network cards with RDMA. What UCX moves over others it copies in pieces, of 8 KiB over TCP.
+const REACH_GPUS: [&str; 3] = ["cuda_ipc", "rc", "dc"];
+
+impl DataPath {
+    /// Returns whether UCX is to move memory of this context's device, which the host cannot access.
+    pub(crate) fn moves_memory_of(&self, context: &Context) -> bool {
+        if context.device().info().backend != BackendKind::Cuda || self.staging == Staging::Always {
+            return false;
+        }
+        let knows_cuda = self.shared().worker.knows_cuda().unwrap_or(false);
+        let reaches = |name: &String| REACH_GPUS.iter().any(|begin| name.starts_with(begin));
+        knows_cuda
+            && (self.staging == Staging::WhereNeeded || self.transports().iter().any(reaches))
+    }
+
+    /// Returns the names of the transports that the endpoint uses; none while there is no endpoint.
+    pub(crate) fn transports(&self) -> Vec<String> {
+        let shared = self.shared();
+        match shared.endpoint {
+            Endpoint::Made => shared.worker.transports().unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Makes memory of a GPU of CUDA reachable for the other side.
+    ///
+    /// # Errors
+    /// UCX cannot register it.
+    ///
+    /// # Safety
+    /// As [`Worker::register`](crate::ucx::worker::Worker::register).
+    pub(crate) unsafe fn register_cuda(
+        &self,
+        start: *mut u8,
+        len: usize,
+        is_writable: bool,
+    ) -> Result<Registration> {
+        // SAFETY: the caller's promise.
+        unsafe { self.shared().worker.register_cuda(start, len, is_writable) }
+    }
+}

@@ -1,0 +1,125 @@
+//! Memory of the host by way of which memory of a device moves, in rounds: while one part moves, others are
+//! copied.
+
+use super::transfer::{Part, Places};
+use crate::error::Result;
+use crate::link::data::Direction;
+use crate::link::stage::host_memory;
+use crate::tuning::{STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
+use crosshandle::{Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
+
+/// Places for [`STAGING_PARTS`] parts, and what copies to and from them.
+pub(crate) struct Ring {
+    buffer: Memory,
+    queue: Queue,
+    /// Signalled by each copy.
+    copied: Event,
+}
+
+impl Ring {
+    pub(super) fn new(context: &Context) -> Result<Self> {
+        Ok(Self {
+            buffer: host_memory(context, STAGING_PARTS * STAGING_PART)?,
+            queue: context.create_queue()?,
+            copied: context.create_event_with(EventOptions::new().shareable(false))?,
+        })
+    }
+}
+
+/// One move by way of a ring.
+pub(super) struct Rounds<'a> {
+    ring: &'a Ring,
+    direction: Direction,
+    own: MemoryRange,
+    /// The ring's signals before this move.
+    first: u64,
+    /// Copies that were begun.
+    begun: usize,
+}
+
+impl<'a> Rounds<'a> {
+    pub(super) fn new(ring: &'a Ring, direction: Direction, own: MemoryRange) -> Self {
+        Self {
+            first: ring.copied.submitted(),
+            ring,
+            direction,
+            own,
+            begun: 0,
+        }
+    }
+
+    /// Begins to copy a part: to its place for `Put`, from it for `Get`.
+    fn copy(&mut self, index: usize, start: usize, len: usize) -> Result<()> {
+        let place = index % STAGING_PARTS * STAGING_PART;
+        let place = self.ring.buffer.range(place..place + len)?;
+        let own = self.own.range(start..start + len)?;
+        let command = match self.direction {
+            Direction::Put => Command::copy(own, place)?,
+            Direction::Get => Command::copy(place, own)?,
+        };
+        self.ring.queue.submit(command.signal(&self.ring.copied))?;
+        self.begun += 1;
+        Ok(())
+    }
+
+    /// Waits until a part was copied.
+    fn wait(&self, index: usize) -> Result<()> {
+        let number = self.first + index as u64 + 1;
+        Ok(self
+            .ring
+            .copied
+            .wait_value_timeout(number, STAGING_TIMEOUT)?)
+    }
+
+    /// Waits until all was copied.
+    ///
+    /// # Errors
+    /// A copy has failed, or may still come: the ring is of no use then.
+    pub(super) fn finish(self) -> Result<()> {
+        Ok(self.ring.queue.finish_timeout(STAGING_TIMEOUT)?)
+    }
+}
+
+impl Places for Rounds<'_> {
+    fn prepare(&mut self, part: Part) -> Result<*mut u8> {
+        match self.direction {
+            Direction::Put => {
+                // Parts before this one have moved, so their places are free.
+                let part_len = self.part_len(&part);
+                while self.begun < part.index + STAGING_PARTS {
+                    let start = self.begun * part_len;
+                    if start >= self.own.len() {
+                        break;
+                    }
+                    self.copy(self.begun, start, part_len.min(self.own.len() - start))?;
+                }
+                self.wait(part.index)?;
+            }
+            Direction::Get => {
+                // What was in its place has been copied.
+                if let Some(before) = part.index.checked_sub(STAGING_PARTS) {
+                    self.wait(before)?;
+                }
+            }
+        }
+        let place = part.index % STAGING_PARTS * STAGING_PART;
+        Ok(self.ring.buffer.as_ptr().wrapping_add(place))
+    }
+
+    fn moved(&mut self, part: Part) -> Result<()> {
+        match self.direction {
+            Direction::Put => Ok(()),
+            Direction::Get => self.copy(part.index, part.start, part.len),
+        }
+    }
+}
+
+impl Rounds<'_> {
+    /// All parts but the last are of one length.
+    fn part_len(&self, part: &Part) -> usize {
+        match part.index {
+            0 => part.len,
+            index => part.start / index,
+        }
+    }
+}

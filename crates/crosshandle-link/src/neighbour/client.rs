@@ -1,0 +1,382 @@
+//! The side that uses another process's link.
+
+use super::message::{Answer, HandleBytes, Question};
+use super::socket;
+use crate::error::{Error, Result};
+use crate::tuning::{NEIGHBOUR_ANSWER_TIMEOUT, NEIGHBOUR_BUFFER, NEIGHBOUR_PART};
+use crosshandle::{
+    Access, AllocationOptions, Context, Event, EventHandle, Memory, MemoryHandle, MemoryKind,
+};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The link of another process of this host and user, which [shares](super::SharedLink) it: opens handles that were
+/// made on the other host.
+///
+/// Cheap to clone; any thread may use it. Calls of several threads are answered one after the other: connect once for
+/// each thread that moves much.
+#[derive(Clone)]
+pub struct NeighbourLink {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: Arc<str>,
+    context: Context,
+    /// `None` when it is of no use any more.
+    socket: Mutex<Option<OwnedFd>>,
+    /// For bytes that are in no memory which can be shared.
+    buffer: Mutex<Option<(Memory, HandleBytes)>>,
+}
+
+impl NeighbourLink {
+    /// Connects to the process that shares a link under this name. `context` opens mirrors of events, and has what
+    /// plain bytes go through.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if no process of this user shares such a link.
+    pub fn connect(name: &str, context: &Context, socket_dir: Option<&Path>) -> Result<Self> {
+        let socket = socket::find(name, socket_dir)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(NEIGHBOUR_ANSWER_TIMEOUT))
+            .map_err(Error::os("setting how long an answer may take"))?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                name: name.into(),
+                context: context.clone(),
+                socket: Mutex::new(Some(socket)),
+                buffer: Mutex::new(None),
+            }),
+        })
+    }
+
+    /// Opens memory of the other host.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason, [`Error::Ended`].
+    pub fn open_memory(&self, handle: &MemoryHandle) -> Result<NeighbourMemory> {
+        self.open(handle, false)
+    }
+
+    /// Opens memory of the other host for reading only.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<NeighbourMemory> {
+        self.open(handle, true)
+    }
+
+    fn open(&self, handle: &MemoryHandle, read_only: bool) -> Result<NeighbourMemory> {
+        let question = Question::Open {
+            read_only,
+            handle: *handle.as_bytes(),
+        };
+        let Answer::Memory { id, len, is_staged } = self.shared.ask(&question)? else {
+            return Err(Error::Protocol("its answer is to another question"));
+        };
+        Ok(NeighbourMemory {
+            opened: Arc::new(Opened {
+                shared: Arc::clone(&self.shared),
+                id,
+            }),
+            len: usize::try_from(len).map_err(|_| Error::Protocol("its memory has no end"))?,
+            access: match read_only || handle.is_read_only() {
+                true => Access::ReadOnly,
+                false => Access::ReadWrite,
+            },
+            is_staged,
+        })
+    }
+
+    /// Opens an event of the other host.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    pub fn open_event(&self, handle: &EventHandle) -> Result<NeighbourEvent> {
+        let question = Question::Open {
+            read_only: false,
+            handle: *handle.as_bytes(),
+        };
+        let Answer::Event { id, mirror } = self.shared.ask(&question)? else {
+            return Err(Error::Protocol("its answer is to another question"));
+        };
+        let opened = Opened {
+            shared: Arc::clone(&self.shared),
+            id,
+        };
+        let mirror = EventHandle::from_bytes(&mirror).map_err(crosshandle::Error::from)?;
+        Ok(NeighbourEvent {
+            mirror: self.shared.context.open_event(&mirror)?,
+            opened: Arc::new(opened),
+        })
+    }
+}
+
+impl fmt::Debug for NeighbourLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NeighbourLink")
+            .field("name", &self.shared.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn ended(&self, why: impl Into<Arc<str>>) -> Error {
+        Error::Ended {
+            peer: format!("what '{}' leads to", self.name).into(),
+            why: why.into(),
+        }
+    }
+
+    fn ask(&self, question: &Question) -> Result<Answer> {
+        let mut place = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(socket) = &*place else {
+            return Err(self.ended("the process that shares it was late, or has ended"));
+        };
+        let asked = socket::say(socket, &question.encode()).and_then(|()| socket::hear(socket));
+        let answer = match asked {
+            Ok(Some(bytes)) => {
+                Answer::decode(&bytes).ok_or(Error::Protocol("its answer has no sense"))
+            }
+            Ok(None) => {
+                Err(self.ended("the process that shares it has ended, or shares it no more"))
+            }
+            Err(rustix::io::Errno::AGAIN) => Err(Error::TimedOut(
+                "waiting for the process that shares its link",
+            )),
+            Err(error) => Err(self.ended(std::io::Error::from(error).to_string())),
+        };
+        match answer {
+            Ok(Answer::Refused { has_ended, why }) if has_ended => Err(self.ended(why)),
+            Ok(Answer::Refused { why, .. }) => Err(Error::Refused(why.into())),
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                // A late answer would be taken for the next question's.
+                *place = None;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Closes what is open at the process that has the link.
+struct Opened {
+    shared: Arc<Shared>,
+    id: u32,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let _ = self.shared.ask(&Question::Close { id: self.id });
+    }
+}
+
+/// Memory of the other host, through another process's link. Dropping the last clone closes it.
+///
+/// Any thread may use it. A write has returned when the bytes are at the other host.
+#[derive(Clone)]
+pub struct NeighbourMemory {
+    opened: Arc<Opened>,
+    len: usize,
+    access: Access,
+    is_staged: bool,
+}
+
+impl NeighbourMemory {
+    /// Returns the length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether the memory has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the access that there is.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Returns whether the other host copies the bytes on their way, as
+    /// [`RemoteMemory::is_staged`](crate::RemoteMemory::is_staged) does.
+    pub fn is_staged(&self) -> bool {
+        self.is_staged
+    }
+
+    /// Copies bytes of `source`, which this process has allocated, to the other host's from byte `offset` on. They
+    /// move from where they are.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if not all is inside; [`Error::ReadOnly`]; [`Error::Refused`] also where the process
+    /// that has the link cannot open `source`; [`Error::Ended`].
+    pub fn copy_from(&self, offset: usize, source: &Memory, range: Range<usize>) -> Result<()> {
+        self.check_writable()?;
+        check(&range, source.len())?;
+        self.copy(true, offset, source.handle_read_only()?.as_bytes(), range)
+    }
+
+    /// Copies bytes of the other host's, from byte `offset` on, into `destination`, which this process has allocated.
+    ///
+    /// # Errors
+    /// As [`copy_from`](Self::copy_from).
+    pub fn copy_to(&self, offset: usize, destination: &Memory, range: Range<usize>) -> Result<()> {
+        check(&range, destination.len())?;
+        self.copy(false, offset, destination.handle()?.as_bytes(), range)
+    }
+
+    /// Copies bytes here, starting at byte `offset`, through memory that is shared.
+    ///
+    /// # Errors
+    /// As [`copy_from`](Self::copy_from).
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+        self.check(offset, into.len())?;
+        self.with_buffer(|buffer, handle| {
+            for (index, part) in into.chunks_mut(NEIGHBOUR_BUFFER).enumerate() {
+                self.copy(
+                    false,
+                    offset + index * NEIGHBOUR_BUFFER,
+                    handle,
+                    0..part.len(),
+                )?;
+                buffer.read(0, part)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies bytes there, starting at byte `offset`, through memory that is shared, and returns when they are there.
+    ///
+    /// # Errors
+    /// As [`copy_from`](Self::copy_from).
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.check(offset, from.len())?;
+        self.with_buffer(|buffer, handle| {
+            for (index, part) in from.chunks(NEIGHBOUR_BUFFER).enumerate() {
+                buffer.write(0, part)?;
+                self.copy(
+                    true,
+                    offset + index * NEIGHBOUR_BUFFER,
+                    handle,
+                    0..part.len(),
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    fn with_buffer(&self, work: impl FnOnce(&Memory, &HandleBytes) -> Result<()>) -> Result<()> {
+        let shared = &self.opened.shared;
+        let mut place = shared.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (buffer, handle) = match &mut *place {
+            Some(made) => made,
+            empty => {
+                let options = AllocationOptions::new(NEIGHBOUR_BUFFER).kind(MemoryKind::Host);
+                let memory = shared.context.allocate_with(options)?;
+                let handle = *memory.handle()?.as_bytes();
+                empty.insert((memory, handle))
+            }
+        };
+        work(buffer, handle)
+    }
+
+    /// Copies in parts whose answers come in time.
+    fn copy(
+        &self,
+        there: bool,
+        offset: usize,
+        handle: &HandleBytes,
+        range: Range<usize>,
+    ) -> Result<()> {
+        self.check(offset, range.len())?;
+        for start in range.clone().step_by(NEIGHBOUR_PART) {
+            self.opened.shared.ask(&Question::Copy {
+                there,
+                id: self.opened.id,
+                offset: (offset + start - range.start) as u64,
+                handle: *handle,
+                local_offset: start as u64,
+                len: NEIGHBOUR_PART.min(range.end - start) as u64,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, offset: usize, len: usize) -> Result<()> {
+        let end = offset.checked_add(len);
+        match end {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(Error::invalid(format!(
+                "{len} bytes from byte {offset} on are not inside of the {} bytes of this memory",
+                self.len
+            ))),
+        }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly),
+        }
+    }
+}
+
+fn check(range: &Range<usize>, len: usize) -> Result<()> {
+    match range.start <= range.end && range.end <= len {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "bytes {} to {} are not inside of this process's {len}",
+            range.start, range.end
+        ))),
+    }
+}
+
+impl fmt::Debug for NeighbourMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NeighbourMemory")
+            .field("link", &self.opened.shared.name)
+            .field("len", &self.len)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An event of the other host, through another process's link. Dropping the last clone closes it.
+#[derive(Clone)]
+pub struct NeighbourEvent {
+    opened: Arc<Opened>,
+    mirror: Event,
+}
+
+impl NeighbourEvent {
+    /// Returns the event of this host that goes on as the other host's does. It is the mirror that the process with
+    /// the link has, opened by its handle.
+    pub fn mirror(&self) -> &Event {
+        &self.mirror
+    }
+
+    /// Signals the other host's event, and returns the signal's number.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason; [`Error::Ended`].
+    pub fn signal(&self) -> Result<u64> {
+        let id = self.opened.id;
+        match self.opened.shared.ask(&Question::Signal { id })? {
+            Answer::Done(number) => Ok(number),
+            _ => Err(Error::Protocol("its answer is to another question")),
+        }
+    }
+}
+
+impl fmt::Debug for NeighbourEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NeighbourEvent")
+            .field("link", &self.opened.shared.name)
+            .field("mirror", &self.mirror)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,270 @@
+//! What neighbours ask who has the link, and what they are answered: one datagram each, in the order of the
+//! questions.
+
+use crosshandle::handle::HANDLE_SIZE;
+
+/// Bytes of a handle.
+pub type HandleBytes = [u8; HANDLE_SIZE];
+
+/// The most bytes of a question or an answer.
+pub const MAX_LEN: usize = 2048;
+/// The most bytes of a refusal's text.
+const MAX_TEXT: usize = MAX_LEN - 2;
+
+/// A question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Question {
+    /// Opens an object of the other host.
+    Open {
+        /// Memory is to be read only.
+        read_only: bool,
+        /// Its handle.
+        handle: HandleBytes,
+    },
+    /// Copies between memory of the other host and memory of this one.
+    Copy {
+        /// To the other host.
+        there: bool,
+        /// The number of the other host's memory.
+        id: u32,
+        /// The first byte of the other host's.
+        offset: u64,
+        /// This host's memory.
+        handle: HandleBytes,
+        /// The first byte of this host's.
+        local_offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Signals an event of the other host.
+    Signal {
+        /// Its number.
+        id: u32,
+    },
+    /// Closes an object.
+    Close {
+        /// Its number.
+        id: u32,
+    },
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Memory was opened.
+    Memory {
+        /// Its number.
+        id: u32,
+        /// Its length in bytes.
+        len: u64,
+        /// The other host copies it on its way.
+        is_staged: bool,
+    },
+    /// An event was opened.
+    Event {
+        /// Its number.
+        id: u32,
+        /// The handle of its mirror.
+        mirror: HandleBytes,
+    },
+    /// It is done; the number of a signal.
+    Done(u64),
+    /// It is refused.
+    Refused {
+        /// The link has ended.
+        has_ended: bool,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// Takes fields off the beginning of bytes.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.take()? {
+            [0] => Some(false),
+            [1] => Some(true),
+            _ => None,
+        }
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    /// Returns what was read, if that is all there is.
+    fn end<T>(self, value: T) -> Option<T> {
+        self.0.is_empty().then_some(value)
+    }
+}
+
+impl Question {
+    /// Returns the question as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Open { read_only, handle } => [&[1, u8::from(*read_only)], &handle[..]].concat(),
+            Self::Copy {
+                there,
+                id,
+                offset,
+                handle,
+                local_offset,
+                len,
+            } => [
+                &[2, u8::from(*there)][..],
+                &id.to_le_bytes(),
+                &offset.to_le_bytes(),
+                handle,
+                &local_offset.to_le_bytes(),
+                &len.to_le_bytes(),
+            ]
+            .concat(),
+            Self::Signal { id } => [&[3], &id.to_le_bytes()[..]].concat(),
+            Self::Close { id } => [&[4], &id.to_le_bytes()[..]].concat(),
+        }
+    }
+
+    /// Reads a question; `None`: it is none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let question = match fields.take()? {
+            [1] => Self::Open {
+                read_only: fields.flag()?,
+                handle: fields.take()?,
+            },
+            [2] => Self::Copy {
+                there: fields.flag()?,
+                id: fields.u32()?,
+                offset: fields.u64()?,
+                handle: fields.take()?,
+                local_offset: fields.u64()?,
+                len: fields.u64()?,
+            },
+            [3] => Self::Signal { id: fields.u32()? },
+            [4] => Self::Close { id: fields.u32()? },
+            _ => return None,
+        };
+        fields.end(question)
+    }
+}
+
+impl Answer {
+    /// Returns the answer as bytes. A refusal's text may lose its end.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Memory { id, len, is_staged } => [
+                &[1, u8::from(*is_staged)][..],
+                &id.to_le_bytes(),
+                &len.to_le_bytes(),
+            ]
+            .concat(),
+            Self::Event { id, mirror } => [&[2], &id.to_le_bytes()[..], mirror].concat(),
+            Self::Done(value) => [&[3], &value.to_le_bytes()[..]].concat(),
+            Self::Refused { has_ended, why } => {
+                let text = &why[..why.floor_char_boundary(MAX_TEXT)];
+                [&[4, u8::from(*has_ended)], text.as_bytes()].concat()
+            }
+        }
+    }
+
+    /// Reads an answer; `None`: it is none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let answer = match fields.take()? {
+            [1] => Self::Memory {
+                is_staged: fields.flag()?,
+                id: fields.u32()?,
+                len: fields.u64()?,
+            },
+            [2] => Self::Event {
+                id: fields.u32()?,
+                mirror: fields.take()?,
+            },
+            [3] => Self::Done(fields.u64()?),
+            [4] => {
+                let has_ended = fields.flag()?;
+                let why = std::str::from_utf8(fields.0).ok()?.to_owned();
+                fields.0 = &[];
+                Self::Refused { has_ended, why }
+            }
+            _ => return None,
+        };
+        fields.end(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_and_answers_are_read_as_they_were_written() {
+        let handle = std::array::from_fn(|place| place as u8);
+        let questions = [
+            Question::Open {
+                read_only: true,
+                handle,
+            },
+            Question::Copy {
+                there: true,
+                id: 7,
+                offset: 1 << 40,
+                handle,
+                local_offset: 3,
+                len: u64::MAX,
+            },
+            Question::Signal { id: u32::MAX },
+            Question::Close { id: 0 },
+        ];
+        for question in questions {
+            let bytes = question.encode();
+            assert!(bytes.len() <= MAX_LEN);
+            assert_eq!(Question::decode(&bytes), Some(question));
+            // One byte less or more is no question.
+            assert_eq!(Question::decode(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(Question::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+        let answers = [
+            Answer::Memory {
+                id: 1,
+                len: 2,
+                is_staged: true,
+            },
+            Answer::Event {
+                id: 3,
+                mirror: handle,
+            },
+            Answer::Done(9),
+            Answer::Refused {
+                has_ended: true,
+                why: "ö".repeat(MAX_LEN),
+            },
+        ];
+        for answer in &answers {
+            let bytes = answer.encode();
+            assert!(bytes.len() <= MAX_LEN);
+            match (Answer::decode(&bytes), answer) {
+                (Some(Answer::Refused { why, .. }), Answer::Refused { why: whole, .. }) => {
+                    assert!(!why.is_empty() && whole.starts_with(&why));
+                }
+                (read, answer) => assert_eq!(read.as_ref(), Some(answer)),
+            }
+        }
+        for senseless in [&[][..], &[0], &[5, 0], &[1, 2], &[4, 2, 65]] {
+            assert_eq!(Question::decode(senseless), None);
+            assert_eq!(Answer::decode(senseless), None);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! A link that processes of one host share: one of them has the link, the others reach the other host's memory
+//! and events through it.
+
+mod client;
+#[doc(hidden)]
+pub mod message;
+mod server;
+#[allow(unsafe_code)]
+mod socket;
+
+pub use client::{NeighbourEvent, NeighbourLink, NeighbourMemory};
+pub use server::SharedLink;

@@ -1,0 +1,321 @@
+//! The side that has the link.
+
+use super::message::{Answer, HandleBytes, Question};
+use super::socket::{self, Named};
+use crate::error::{Error, Result};
+use crate::event::RemoteEvent;
+use crate::link::Link;
+use crate::link::thread;
+use crate::memory::RemoteMemory;
+use crate::tuning::{
+    FIRST_QUESTION_TIMEOUT, MAX_KEPT_LOCALS, MAX_NEIGHBOUR_OBJECTS, MAX_NEIGHBOURS,
+    MAX_NEIGHBOURS_EACH, REDIAL_INTERVAL,
+};
+use crosshandle::handle::AnyHandle;
+use crosshandle::{Context, Memory, MemoryHandle, Queue};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A link that other processes of this host and user use, as [`NeighbourLink`](super::NeighbourLink)s, until this
+/// is dropped or the link ends.
+///
+/// They open the other host's handles through it, as this process does. Bytes move between the other host's
+/// memory and theirs, which this process opens by its handle: they are not copied a second time.
+pub struct SharedLink {
+    shared: Arc<Shared>,
+    name: String,
+}
+
+struct Shared {
+    link: Link,
+    /// Written to when the sharing ends.
+    end: OwnedFd,
+    neighbours: Mutex<Neighbours>,
+}
+
+#[derive(Default)]
+struct Neighbours {
+    next: u64,
+    /// Copies of the sockets, and the processes at their other ends.
+    sockets: HashMap<u64, (OwnedFd, i32)>,
+    has_ended: bool,
+}
+
+impl SharedLink {
+    /// Shares a link under a name of letters, digits, `-`, `_` and `.`.
+    ///
+    /// The socket is in the [socket directory](crosshandle::socket_directories), which is for this user alone, or in
+    /// `socket_dir`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a running process has the name, or the directory can be changed by others;
+    /// [`Error::Os`].
+    pub fn new(link: &Link, name: &str, socket_dir: Option<&Path>) -> Result<Self> {
+        let listener = socket::listen(name, socket_dir)?;
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(Error::os("making a descriptor to end a thread by"))?;
+        let shared = Arc::new(Shared {
+            link: link.clone(),
+            end,
+            neighbours: Mutex::default(),
+        });
+        let accepts = Arc::clone(&shared);
+        thread::start("xhl-share", move || accepts.accept_all(&listener))?;
+        Ok(Self {
+            shared,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Returns how many neighbours use the link.
+    pub fn neighbours(&self) -> usize {
+        self.shared.neighbours().sockets.len()
+    }
+}
+
+impl Drop for SharedLink {
+    fn drop(&mut self) {
+        let mut neighbours = self.shared.neighbours();
+        neighbours.has_ended = true;
+        for (socket, _) in neighbours.sockets.values() {
+            // What was asked is answered still.
+            let _ = shutdown(socket, Shutdown::Read);
+        }
+        // It fails only if the thread is to end already.
+        let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
+    }
+}
+
+impl fmt::Debug for SharedLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedLink")
+            .field("name", &self.name)
+            .field("link", &self.shared.link)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn neighbours(&self) -> MutexGuard<'_, Neighbours> {
+        let neighbours = self.neighbours.lock();
+        neighbours.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept_all(self: &Arc<Self>, listener: &Named) {
+        loop {
+            let mut ready = [
+                PollFd::new(&listener.socket, PollFlags::IN),
+                PollFd::new(&self.end, PollFlags::IN),
+            ];
+            let _ = poll(&mut ready, None);
+            if self.neighbours().has_ended {
+                return;
+            }
+            if !ready[0].revents().contains(PollFlags::IN) {
+                continue;
+            }
+            match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
+                Ok(socket) => self.welcome(socket),
+                // Out of descriptors, as a rule: others will be closed.
+                Err(_) => std::thread::sleep(REDIAL_INTERVAL),
+            }
+        }
+    }
+
+    /// Serves a neighbour on a thread of its own, if it is of this user and there is room.
+    fn welcome(self: &Arc<Self>, socket: OwnedFd) {
+        let Ok(process) = socket::process_of(&socket) else {
+            return;
+        };
+        let Ok(copy) = socket.try_clone() else { return };
+        let mut neighbours = self.neighbours();
+        let sockets = &neighbours.sockets;
+        let own = sockets.values().filter(|(_, other)| *other == process);
+        if own.count() >= MAX_NEIGHBOURS_EACH || sockets.len() >= MAX_NEIGHBOURS {
+            drop(neighbours);
+            let why = "too many neighbours use this link: close some connections";
+            let full = Answer::Refused {
+                has_ended: false,
+                why: why.into(),
+            };
+            let _ = socket::say(&socket, &full.encode());
+            return;
+        }
+        let number = neighbours.next;
+        neighbours.next += 1;
+        neighbours.sockets.insert(number, (copy, process));
+        drop(neighbours);
+        let shared = Arc::clone(self);
+        let started = thread::start("xhl-serve", move || {
+            // Who hangs up and who asks senseless things is not answered.
+            let _ = Neighbour::serve(&shared.link, &socket);
+            shared.neighbours().sockets.remove(&number);
+        });
+        if started.is_err() {
+            self.neighbours().sockets.remove(&number);
+        }
+    }
+}
+
+enum Object {
+    Memory(RemoteMemory),
+    Event(RemoteEvent),
+}
+
+/// What a neighbour has open.
+struct Neighbour<'a> {
+    link: &'a Link,
+    context: Context,
+    queue: Queue,
+    objects: HashMap<u32, Object>,
+    next: u32,
+    /// Its own memory, the latest first, and whether that may be written.
+    locals: VecDeque<(HandleBytes, bool, Memory)>,
+}
+
+impl<'a> Neighbour<'a> {
+    fn serve(link: &'a Link, socket: &OwnedFd) -> Result<()> {
+        let context = link.session().context.clone();
+        let mut neighbour = Self {
+            link,
+            queue: context.create_queue()?,
+            context,
+            objects: HashMap::new(),
+            next: 1,
+            locals: VecDeque::new(),
+        };
+        let doing = "serving a neighbour";
+        let limit =
+            |which, limit| set_socket_timeout(socket, which, limit).map_err(Error::os(doing));
+        limit(Timeout::Recv, Some(FIRST_QUESTION_TIMEOUT))?;
+        // Whoever asks and reads no answers.
+        limit(Timeout::Send, Some(FIRST_QUESTION_TIMEOUT))?;
+        while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
+            limit(Timeout::Recv, None)?;
+            let Some(question) = Question::decode(&bytes) else {
+                return Err(Error::Protocol("a neighbour asks a senseless question"));
+            };
+            let answer = neighbour.answer(&question).unwrap_or_else(|error| {
+                let has_ended = matches!(error, Error::Ended { .. });
+                Answer::Refused {
+                    has_ended,
+                    why: error.to_string(),
+                }
+            });
+            socket::say(socket, &answer.encode()).map_err(Error::os(doing))?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, question: &Question) -> Result<Answer> {
+        match *question {
+            Question::Open { read_only, handle } => self.open(read_only, &handle),
+            Question::Copy {
+                there,
+                id,
+                offset,
+                handle,
+                local_offset,
+                len,
+            } => {
+                let Some(Object::Memory(remote)) = self.objects.get(&id) else {
+                    return Err(Error::invalid("it copies what is not open memory"));
+                };
+                let remote = remote.range(span(offset, len)?)?;
+                let local = self
+                    .local(&handle, !there)?
+                    .range(span(local_offset, len)?)?;
+                self.queue.submit(match there {
+                    true => remote.copy_from(local)?,
+                    false => remote.copy_to(local)?,
+                })?;
+                self.queue.finish()?;
+                Ok(Answer::Done(0))
+            }
+            Question::Signal { id } => match self.objects.get(&id) {
+                Some(Object::Event(event)) => Ok(Answer::Done(event.signal()?)),
+                _ => Err(Error::invalid("it signals what is not an open event")),
+            },
+            Question::Close { id } => match self.objects.remove(&id) {
+                Some(_) => Ok(Answer::Done(0)),
+                None => Err(Error::invalid("it closes what is not open")),
+            },
+        }
+    }
+
+    fn open(&mut self, read_only: bool, handle: &HandleBytes) -> Result<Answer> {
+        if self.objects.len() >= MAX_NEIGHBOUR_OBJECTS {
+            return Err(Error::invalid(format!(
+                "{MAX_NEIGHBOUR_OBJECTS} objects are open: close some"
+            )));
+        }
+        let id = self.next;
+        let (object, answer) =
+            match AnyHandle::from_bytes(handle).map_err(crosshandle::Error::from)? {
+                AnyHandle::Memory(handle) => {
+                    let memory = match read_only {
+                        true => self.link.open_memory_read_only(&handle)?,
+                        false => self.link.open_memory(&handle)?,
+                    };
+                    let answer = Answer::Memory {
+                        id,
+                        len: memory.len() as u64,
+                        is_staged: memory.is_staged(),
+                    };
+                    (Object::Memory(memory), answer)
+                }
+                AnyHandle::Event(handle) => {
+                    let event = self.link.open_event(&handle)?;
+                    let mirror = *event.mirror().handle()?.as_bytes();
+                    (Object::Event(event), Answer::Event { id, mirror })
+                }
+                _ => {
+                    return Err(Error::invalid(
+                        "physical memory cannot be opened over a link: send a handle to memory",
+                    ));
+                }
+            };
+        self.objects.insert(id, object);
+        self.next = id
+            .checked_add(1)
+            .ok_or_else(|| Error::invalid("it has opened too much: connect anew"))?;
+        Ok(answer)
+    }
+
+    /// Returns the neighbour's own memory, opened as any process of this user may.
+    fn local(&mut self, handle: &HandleBytes, is_written: bool) -> Result<&Memory> {
+        let is_it = |kept: &(HandleBytes, bool, Memory)| kept.0 == *handle && kept.1 == is_written;
+        let kept = match self.locals.iter().position(is_it) {
+            Some(place) => self.locals.remove(place),
+            None => None,
+        };
+        let kept = match kept {
+            Some(kept) => kept,
+            None => {
+                let own = MemoryHandle::from_bytes(handle).map_err(crosshandle::Error::from)?;
+                let memory = match is_written {
+                    true => self.context.open_memory(&own)?,
+                    false => self.context.open_memory_read_only(&own)?,
+                };
+                (*handle, is_written, memory)
+            }
+        };
+        self.locals.push_front(kept);
+        self.locals.truncate(MAX_KEPT_LOCALS);
+        Ok(&self.locals[0].2)
+    }
+}
+
+fn span(start: u64, len: u64) -> Result<std::ops::Range<usize>> {
+    let end = start
+        .checked_add(len)
+        .and_then(|end| usize::try_from(end).ok());
+    let end = end.ok_or_else(|| Error::invalid("an offset is beyond the end of the memory"))?;
+    Ok(start as usize..end)
+}

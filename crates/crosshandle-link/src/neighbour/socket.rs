@@ -1,0 +1,201 @@
+//! Sockets of links that are shared: where they are, and who is at the other end.
+
+use super::message::MAX_LEN;
+use crate::error::{Error, Result};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
+};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The end of the names of sockets.
+const SUFFIX: &str = "link";
+/// The longest name of a shared link.
+const MAX_NAME: usize = 64;
+/// Connections that wait to be accepted.
+const UNACCEPTED: i32 = 16;
+/// Unless kernel.overflowuid was changed.
+const USUAL_OVERFLOW_UID: u32 = 65534;
+
+/// A socket that listens, and the lock that says that its name is in use.
+pub(super) struct Named {
+    pub(super) socket: OwnedFd,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        // Before the lock goes, so it is this one's.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let is_fit = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    match !name.is_empty()
+        && name.len() <= MAX_NAME
+        && name.chars().all(is_fit)
+        && !name.starts_with('.')
+    {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "the name of a shared link has 1 to {MAX_NAME} letters, digits, '-', '_' and '.', and no '.' first"
+        ))),
+    }
+}
+
+fn directories(chosen: Option<&Path>) -> Vec<PathBuf> {
+    chosen.map_or_else(crosshandle::socket_directories, |path| {
+        vec![path.to_owned()]
+    })
+}
+
+fn new_socket() -> Result<OwnedFd> {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    );
+    socket.map_err(Error::os("making a socket for neighbours"))
+}
+
+/// Listens under a name in the socket directory, which is made if it is not there.
+pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
+    check_name(name)?;
+    let directory = directories(chosen).swap_remove(0);
+    let doing = "listening for neighbours in the socket directory";
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(Error::os(doing)(error));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&directory).map_err(Error::os(doing))?;
+    let own = rustix::process::geteuid().as_raw();
+    if !found.is_dir() || found.uid() != own || found.mode() & 0o022 != 0 {
+        return Err(Error::invalid(format!(
+            "{} is no directory of this user that others cannot change",
+            directory.display()
+        )));
+    }
+    let path = directory.join(format!("{name}.{SUFFIX}"));
+    let lock = File::create(path.with_added_extension("lock")).map_err(Error::os(doing))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => {
+            return Err(Error::invalid(format!(
+                "a link is shared as '{name}' already, by another process"
+            )));
+        }
+        Err(fs::TryLockError::Error(error)) => return Err(Error::os(doing)(error)),
+    }
+    // Whoever had the name has ended.
+    let _ = fs::remove_file(&path);
+    let socket = new_socket()?;
+    let address = SocketAddrUnix::new(&path).map_err(Error::os(doing))?;
+    rustix::net::bind(&socket, &address).map_err(Error::os(doing))?;
+    let named = Named {
+        socket,
+        path,
+        _lock: lock,
+    };
+    rustix::net::listen(&named.socket, UNACCEPTED).map_err(Error::os(doing))?;
+    Ok(named)
+}
+
+/// Connects to whoever shares a link under a name.
+pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
+    check_name(name)?;
+    let doing = "connecting to the process that shares its link";
+    for directory in directories(chosen) {
+        let path = directory.join(format!("{name}.{SUFFIX}"));
+        let address = SocketAddrUnix::new(&path).map_err(Error::os(doing))?;
+        let socket = new_socket()?;
+        match connect(&socket, &address) {
+            Ok(()) => {
+                process_of(&socket)?;
+                return Ok(socket);
+            }
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => {}
+            Err(error) => return Err(Error::os(doing)(error)),
+        }
+    }
+    Err(Error::invalid(format!(
+        "no process of this user shares a link as '{name}': 'crosshandle link share' does"
+    )))
+}
+
+/// Returns the process at the other end, which must be of this user: 0 if it is of a PID namespace that this one does
+/// not see.
+pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
+    let peer = credentials(&socket).map_err(Error::os("looking at who is at the other end"))?;
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
+    // Users whom this user namespace does not map all look like one, who is nobody.
+    match peer.uid == rustix::process::geteuid().as_raw()
+        && peer.uid != overflow.unwrap_or(USUAL_OVERFLOW_UID)
+    {
+        true => Ok(peer.pid),
+        false => Err(Error::invalid(
+            "the process at the other end is another user's",
+        )),
+    }
+}
+
+/// Returns the credentials with which the other end connected or listened. The number of a process may be 0, which
+/// rustix has no place for.
+fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
+    let mut found = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open; at most `len` bytes are written to the record, whose fields may have any value.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &mut len,
+        )
+    };
+    match status {
+        0 => Ok(found),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sends one message.
+pub(super) fn say(socket: impl AsFd, bytes: &[u8]) -> rustix::io::Result<()> {
+    loop {
+        match send(&socket, bytes, SendFlags::NOSIGNAL) {
+            Err(rustix::io::Errno::INTR) => {}
+            sent => return sent.map(drop),
+        }
+    }
+}
+
+/// Waits for one message. `None`: the other end is closed, or has sent more than a message may have.
+pub(super) fn hear(socket: impl AsFd) -> rustix::io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; MAX_LEN];
+    loop {
+        // No place for descriptors: what comes of those is closed by the kernel.
+        match recv(&socket, &mut bytes[..], RecvFlags::TRUNC) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error),
+            Ok((_, len)) => {
+                let is_whole = 0 < len && len <= MAX_LEN;
+                bytes.truncate(len);
+                return Ok(is_whole.then_some(bytes));
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! One link serves all processes of its host, on both sides.
+
+use super::hosts::{Hosts, Peer};
+use super::{has_ucx, link, words};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// Starts a process of the user's host.
+fn neighbour(hosts: Option<&Hosts>) -> Peer {
+    match hosts {
+        Some(hosts) => hosts.start("b"),
+        None => Peer::local(),
+    }
+}
+
+/// What a shared link is for, once: of the owner's host, two processes share; of the user's, two others reach them.
+fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
+    let (mut owner, mut user) = link(hosts, data, 10_000);
+    let name = format!("test-{}", user.id());
+    user.ask(&format!("neighbour share {name}"));
+    let error = user.try_ask(&format!("neighbour share {name}"));
+    assert!(error.unwrap_err().contains("already"));
+    // The objects are another process's than the one that listens.
+    let mut maker = match hosts {
+        Some(hosts) => hosts.start("a"),
+        None => Peer::local(),
+    };
+    let len = 20 * MIB + 1;
+    let handles = maker.ask(&format!("allocate {len}"));
+    let handles = words(&handles);
+    let event = maker.ask("create_event");
+    let (mut one, mut other) = (neighbour(hosts), neighbour(hosts));
+    for process in [&mut one, &mut other] {
+        process.ask(&format!("neighbour connect {name}"));
+        let opened = process.ask(&format!("neighbour open_memory {}", handles[0]));
+        assert_eq!(opened, format!("{len} ReadWrite"));
+        process.ask(&format!("neighbour open_event {event}"));
+    }
+    assert_eq!(user.ask("neighbour neighbours"), "2");
+
+    // Plain bytes, and the neighbour's own memory, both of more parts than one.
+    one.ask("neighbour write 0 5 1000 3000000");
+    assert_eq!(maker.ask("holds 0 5 1000 3000000"), "true");
+    assert_eq!(other.ask("neighbour holds 0 5 1000 3000000"), "true");
+    other.ask(&format!("allocate {len}"));
+    other.ask("fill 0 6");
+    other.ask("neighbour copy_there 0 0 0");
+    assert_eq!(maker.ask(&format!("holds 0 6 0 {len}")), "true");
+    maker.ask("fill 0 7");
+    other.ask("neighbour copy_here 0 0 0");
+    assert_eq!(other.ask(&format!("holds 0 7 0 {len}")), "true");
+
+    // Signals have the home's numbers; whoever sees one sees the bytes that were written before it.
+    one.ask("neighbour write 0 8 0 100");
+    assert_eq!(one.ask("neighbour signal 0"), "1");
+    maker.ask("wait 0 1 10000");
+    assert_eq!(maker.ask("holds 0 8 0 100"), "true");
+    other.ask("neighbour wait 0 1 10000");
+    other.begin("neighbour wait 0 3 10000");
+    assert_eq!(maker.ask("signal 0"), "2");
+    assert_eq!(one.ask("neighbour signal 0"), "3");
+    other.end().unwrap();
+
+    // What is not allowed.
+    one.ask(&format!("neighbour open_memory {}", handles[1]));
+    let error = one.try_ask("neighbour write 1 1 0 10").unwrap_err();
+    assert!(error.contains("reading only"), "{error}");
+    let error = one.try_ask(&format!("neighbour write 0 1 {len} 1"));
+    assert!(error.unwrap_err().contains("not inside"));
+    let closed = handles[0].replace(&handles[0][20..24], "aaaa");
+    assert!(
+        one.try_ask(&format!("neighbour open_memory {closed}"))
+            .is_err()
+    );
+    assert_eq!(one.ask("neighbour holds 1 8 0 100"), "true");
+
+    // A neighbour that dies has nothing open any more, and harms nobody.
+    one.kill();
+    until(&mut user, "neighbour neighbours", "1");
+    assert_eq!(other.ask("neighbour signal 0"), "4");
+
+    // The end of the link is the end for its neighbours.
+    other.begin("neighbour wait 0 1000 20000");
+    owner.ask("close");
+    let error = other.end().unwrap_err();
+    assert!(error.contains("has ended"), "{error}");
+    let error = other.try_ask("neighbour signal 0").unwrap_err();
+    assert!(error.contains("has ended"), "{error}");
+}
+
+/// Asks until the answer is there.
+fn until(peer: &mut Peer, question: &str, answer: &str) {
+    let start = Instant::now();
+    while peer.ask(question) != answer {
+        assert!(start.elapsed() < Duration::from_secs(10), "{question}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn neighbours_share_a_link_on_one_host() {
+    neighbours_share_a_link(None, "tls");
+}
+
+#[test]
+fn neighbours_share_a_link_over_tls() {
+    if let Some(hosts) = Hosts::new("neighbours_share_a_link_over_tls") {
+        neighbours_share_a_link(Some(&hosts), "tls");
+    }
+}
+
+#[test]
+fn neighbours_share_a_link_over_ucx() {
+    let test = "neighbours_share_a_link_over_ucx";
+    if has_ucx(test)
+        && let Some(hosts) = Hosts::new(test)
+    {
+        neighbours_share_a_link(Some(&hosts), "ucx");
+    }
+}
+
+/// Who shares ends, is killed, and comes back under the same name.
+#[test]
+fn who_shares_a_link_may_come_and_go() {
+    let (mut owner, mut user) = link(None, "tls", 10_000);
+    let name = format!("test-{}", user.id());
+    let mut one = neighbour(None);
+    let error = one.try_ask(&format!("neighbour connect {name}"));
+    assert!(error.unwrap_err().contains("no process of this user"));
+    let error = one.try_ask("neighbour connect ../etc").unwrap_err();
+    assert!(error.contains("letters, digits"), "{error}");
+    user.ask(&format!("neighbour share {name}"));
+    one.ask(&format!("neighbour connect {name}"));
+    let handles = owner.ask("allocate 100");
+    let handles = words(&handles);
+    one.ask(&format!("neighbour open_memory {}", handles[0]));
+    user.ask("neighbour unshare");
+    let error = one.try_ask("neighbour write 0 1 0 10").unwrap_err();
+    assert!(error.contains("has ended"), "{error}");
+    // Killed: its socket and its lock stay, and keep nobody from the name.
+    user.ask(&format!("neighbour share {name}"));
+    one.ask(&format!("neighbour connect {name}"));
+    user.kill();
+    let error = one.try_ask(&format!("neighbour open_memory {}", handles[0]));
+    assert!(error.unwrap_err().contains("has ended"));
+    let (_owner, mut user) = link(None, "tls", 10_000);
+    user.ask(&format!("neighbour share {name}"));
+    one.ask(&format!("neighbour connect {name}"));
+}
+
+/// Neighbours that say nothing, say too much, or are too many, keep nobody out.
+#[test]
+fn hostile_neighbours_harm_only_themselves() {
+    use rustix::net::{
+        AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+        socket_with,
+    };
+    let (mut owner, mut user) = link(None, "tls", 10_000);
+    let name = format!("test-{}", user.id());
+    user.ask(&format!("neighbour share {name}"));
+    let directory = crosshandle::socket_directories().swap_remove(0);
+    let path = directory.join(format!("{name}.link"));
+    let new = || {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        socket
+    };
+    assert!(UnixStream::connect(&path).is_err());
+    // This process may have 16; the next one is told so.
+    let silent: Vec<_> = (0..16).map(|_| new()).collect();
+    until(&mut user, "neighbour neighbours", "16");
+    let (refused, mut bytes) = (new(), [0; 2048]);
+    let (len, _) = recv(&refused, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
+    assert!(String::from_utf8_lossy(&bytes[..len]).contains("too many neighbours"));
+    // Another process is served meanwhile.
+    let mut one = neighbour(None);
+    one.ask(&format!("neighbour connect {name}"));
+    let handles = owner.ask("allocate 100");
+    let handle = words(&handles)[0];
+    one.ask(&format!("neighbour open_memory {handle}"));
+    // Whoever asks what makes no sense is hung up on.
+    for (socket, question) in
+        silent
+            .iter()
+            .zip([&[][..], &[0], &[9; 2048], &[3], &[2; 200], &[1; 3000]])
+    {
+        let _ = send(socket, question, SendFlags::NOSIGNAL);
+        let (len, _) =
+            recv(socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap_or_default();
+        assert_eq!(len, 0, "{} bytes", question.len());
+    }
+    // What is not open is neither signalled nor copied, and may be asked for over and over.
+    let question = [&[3][..], &7u32.to_le_bytes()].concat();
+    for _ in 0..100 {
+        send(&silent[10], &question, SendFlags::NOSIGNAL).unwrap();
+        let (len, _) = recv(&silent[10], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
+        assert!(String::from_utf8_lossy(&bytes[..len]).contains("not an open event"));
+    }
+    // Those that say nothing are hung up on before long.
+    let (len, _) = recv(&silent[15], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
+    assert_eq!(len, 0);
+    one.ask("neighbour write 0 3 0 100");
+    assert_eq!(owner.ask("holds 0 3 0 100"), "true");
+}

@@ -1,0 +1,246 @@
+//! What was held when a holder and its successor died at once, and comes back from processes that have it open. They
+//! had it for reading only, so it comes back for reading only.
+
+use super::super::identity::Maker;
+use super::super::journal::Lost;
+use super::super::message::{Answer, Hold, Offer, Recovered, Right, refused};
+use super::super::segment::{HeldSegment, fetch};
+use super::super::state::{Name, Record, key_of};
+use super::super::successor::Change;
+use super::super::tuning::FETCH_TIMEOUT;
+use super::Server;
+use super::programs::{Asker, Stage};
+use super::questions::{not_allowed, too_many_wait};
+use crate::error::{Error, HolderFault, Result};
+use crate::handle::MemoryHandle;
+use crate::ipc::broker::Route;
+use crate::ipc::{Deadline, Origin};
+use std::sync::Arc;
+
+/// The memory that a process has brought, checked, in the order of the name's parts.
+type Brought = Vec<Arc<HeldSegment>>;
+
+impl Server {
+    /// Returns a name that is lost, as it was.
+    pub(super) fn lost_name(&self, name: &str) -> Option<&Name> {
+        self.lost.get(name).map(|lost| &lost.name)
+    }
+
+    /// Has memory fetched in the background that a process brings back.
+    pub(super) fn take_back(&mut self, number: u64, offer: Offer) -> Option<Answer> {
+        let index = self.position(number)?;
+        let asker = self.connected[index].asker;
+        let lost = match self.find_lost(&offer) {
+            Ok(Some(lost)) => lost.clone(),
+            // Another process was faster.
+            Ok(None) => return Some(Answer::Done),
+            Err(refusal) => return Some(refusal),
+        };
+        let pairs = match pairs_of(&lost, &offer, asker) {
+            Ok(pairs) => pairs,
+            Err(error) => return Some(refused(HolderFault::Refused, error.to_string())),
+        };
+        if !self.may_work(asker) {
+            return Some(too_many_wait());
+        }
+        self.connected[index].stage = Stage::Working;
+        let origin = Origin {
+            directory: Some(self.path.clone()),
+            policy: self.terms.policy.clone(),
+            timeout: FETCH_TIMEOUT,
+        };
+        self.jobs.submit(number, asker, move || {
+            let brought = fetch_all(&lost, &pairs, &origin);
+            Box::new(move |server| {
+                let result = brought
+                    .map_err(|error| refused(HolderFault::Refused, error.to_string()))
+                    .and_then(|brought| server.restore(&offer, asker, brought));
+                match result {
+                    Ok(()) => {
+                        server.promise(number, Answer::Done);
+                        server.notify(&offer.name);
+                    }
+                    Err(refusal) => {
+                        let Answer::Refused { why, .. } = &refusal else {
+                            return;
+                        };
+                        let (name, pid) = (&offer.name, asker.pid);
+                        (server.terms.log)(&format!(
+                            "{name} does not come back from process {pid}: {why}"
+                        ));
+                        server.reply(number, &refusal);
+                    }
+                }
+            })
+        });
+        None
+    }
+
+    /// Returns the lost name that an offer is for; `None` if it is held.
+    fn find_lost(&self, offer: &Offer) -> Result<Option<&Lost>, Answer> {
+        if let Some(held) = self.holdings.names().get(&offer.name)
+            && held.version == offer.version
+        {
+            return Ok(None);
+        }
+        let Some(lost) = self.lost.get(&offer.name) else {
+            let why = format!("nothing of the name {} was held and lost", offer.name);
+            return Err(refused(HolderFault::NoSuchName, why));
+        };
+        let (version, wanted) = (offer.version, lost.name.version);
+        if version != wanted {
+            let why = format!(
+                "version {version} of {} is not what was held last, which was version {wanted}",
+                offer.name
+            );
+            return Err(refused(HolderFault::Refused, why));
+        }
+        Ok(Some(lost))
+    }
+
+    /// Holds what was brought under the name that it had.
+    fn restore(&mut self, offer: &Offer, asker: Asker, brought: Brought) -> Result<(), Answer> {
+        let Some(lost) = self.find_lost(offer)?.cloned() else {
+            return Ok(());
+        };
+        let mut name = lost.name;
+        let as_hold = Hold {
+            name: name.name.clone(),
+            label: String::new(),
+            replaces: false,
+            tokens: name.tokens.clone(),
+            parts: name.parts.clone(),
+            request: 0,
+        };
+        self.quota.admit(&self.holdings, &as_hold, name.owner)?;
+        // As the kernel numbers files they are the same; of others nobody can tell.
+        name.recovered = Some(match lost.files.iter().all(Option::is_some) {
+            true => Recovered::SameFiles,
+            false => Recovered::Unverified,
+        });
+        let mut added = Vec::new();
+        let failed = self.add_all(&name, brought, &mut added).err();
+        if let Some(error) = failed {
+            self.release(added);
+            return Err(refused(HolderFault::Refused, error.to_string()));
+        }
+        (self.terms.log)(&format!(
+            "{} has come back from process {}",
+            name.name, asker.pid
+        ));
+        self.lost.remove(&name.name);
+        self.tell(Change::Name(Box::new(name.clone())), Vec::new());
+        let unneeded = self.holdings.set_name(name);
+        self.release(unneeded);
+        Ok(())
+    }
+
+    fn add_all(
+        &mut self,
+        name: &Name,
+        brought: Brought,
+        added: &mut Vec<super::super::state::RecordKey>,
+    ) -> Result<()> {
+        for (part, memory) in name.parts.iter().zip(brought) {
+            let handle: MemoryHandle = part.read_only.parse()?;
+            let exporter = handle.fields().exporter;
+            let record = Record {
+                handle,
+                device: part.device.clone(),
+                kind: part.kind,
+                name: format!("{}/{}", name.name, part.role),
+                memory,
+                // Who has made it may live, and cannot be told any more.
+                maker: Maker {
+                    uid: name.owner,
+                    process: None,
+                },
+                names: 0,
+            };
+            let (change, files) = Change::record(&record);
+            self.holdings.add_record(record)?;
+            added.push(key_of(&handle));
+            self.tell(change, files);
+            self.answer_for(exporter)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a lost name no more.
+    pub(super) fn give_up(&mut self, name: &str, token: Option<&str>) -> Option<Answer> {
+        let lost = self.lost_name(name)?;
+        if !lost.tokens.allow(Right::Admin, token) {
+            return Some(not_allowed(name));
+        }
+        if lost.pinned {
+            let why =
+                format!("{name} is pinned; it can be unpinned when it has come back, or replaced");
+            return Some(refused(HolderFault::Pinned, why));
+        }
+        self.lost.remove(name);
+        self.is_journal_due = true;
+        Some(Answer::Done)
+    }
+}
+
+/// Returns each part's handle, and the one by which the process gives the memory.
+fn pairs_of(lost: &Lost, offer: &Offer, asker: Asker) -> Result<Vec<(MemoryHandle, MemoryHandle)>> {
+    let mut pairs = Vec::new();
+    for (part, file) in lost.name.parts.iter().zip(&lost.files) {
+        let offered = offer
+            .parts
+            .iter()
+            .find(|offered| offered.handle == part.read_only);
+        let offered = offered.ok_or_else(|| {
+            Error::invalid(format!(
+                "the part {} is not there, or its handle is not",
+                part.role
+            ))
+        })?;
+        let (handle, from): (MemoryHandle, MemoryHandle) =
+            (part.read_only.parse()?, offered.from.parse()?);
+        let (fields, theirs) = (handle.fields(), from.fields());
+        let is_alike = theirs.read_only
+            && theirs.backend == fields.backend
+            && theirs.device == fields.device
+            && theirs.length == fields.length;
+        if !is_alike {
+            return Err(Error::invalid(format!(
+                "the part {} has another length, device or access than what was held",
+                part.role
+            )));
+        }
+        let own = rustix::process::geteuid().as_raw();
+        if file.is_none() && asker.uid != lost.name.owner && asker.uid != own {
+            return Err(Error::invalid(format!(
+                "whether the part {} is the same cannot be told by its descriptor, so only processes of the user \
+                 who handed it over may bring it back",
+                part.role
+            )));
+        }
+        pairs.push((handle, from));
+    }
+    Ok(pairs)
+}
+
+fn fetch_all(
+    lost: &Lost,
+    pairs: &[(MemoryHandle, MemoryHandle)],
+    origin: &Origin,
+) -> Result<Brought> {
+    let deadline = Deadline::after(FETCH_TIMEOUT);
+    let mut brought = Brought::new();
+    for ((_, from), file) in pairs.iter().zip(&lost.files) {
+        if from.fields().exporter == crate::ipc::broker::address::exporter_id()? {
+            return Err(Error::invalid("the holder itself has nothing to bring"));
+        }
+        let (memory, _) = fetch(from, Route::Exporter, origin, &deadline)?;
+        if memory.identity() != *file {
+            return Err(Error::invalid(
+                "its memory is another file than what was held",
+            ));
+        }
+        brought.push(memory);
+    }
+    Ok(brought)
+}

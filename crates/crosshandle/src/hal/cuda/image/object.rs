@@ -1,0 +1,263 @@
+//! Images, images of several levels, and samplers.
+
+use super::format;
+use crate::error::{Error, Result};
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::driver::{ArrayHandle, Driver, LevelsHandle, Pixel};
+use crate::hal::cuda::scheduler::{self, Urgency};
+use crate::hal::{DeviceImage, DeviceLevels, DeviceSampler};
+use crate::os::process;
+use crate::types::{Addressing, Filter, ImageDescription, ImageKind, SamplerDescription};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// An array of the driver, with the surface by which kernels reach it. On drop both are destroyed when no stream
+/// waits, as programs are unloaded.
+pub(super) struct CudaImage {
+    gpu: Arc<Gpu>,
+    array: ArrayHandle,
+    surface: u64,
+    kind: ImageKind,
+    pixel: Pixel,
+    bytes: usize,
+    /// The levels that the array is one of; they own it.
+    levels: Option<Arc<CudaLevels>>,
+}
+
+/// Arrays of several levels.
+pub(super) struct CudaLevels {
+    gpu: Arc<Gpu>,
+    levels: LevelsHandle,
+    kind: ImageKind,
+    pixel: Pixel,
+    bytes: usize,
+}
+
+/// A sampler: a word for kernels.
+struct CudaSampler(u32);
+
+/// Makes something of the driver's that takes memory, and tries again if there is none.
+fn make<T>(gpu: &Arc<Gpu>, make: impl Fn(&'static Driver) -> Result<T>) -> Result<T> {
+    let driver = gpu.driver();
+    match driver.beside_captures(|| make(driver)) {
+        Err(Error::OutOfMemory { .. }) => {
+            // Commands may be done whose images are still kept.
+            scheduler::tend_every_queue();
+            gpu.scheduler().make_room();
+            driver.beside_captures(|| make(driver))
+        }
+        made => made,
+    }
+}
+
+/// Returns a new image. The driver may wait for streams, so the caller holds no lock.
+pub(crate) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
+    let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
+    let _current = gpu.enter()?;
+    let array = make(gpu, |driver| driver.create_array(&shape, pixel))?;
+    let mut image = CudaImage {
+        gpu: Arc::clone(gpu),
+        array,
+        surface: 0,
+        kind: image.kind,
+        pixel,
+        bytes: shape.bytes(pixel),
+        levels: None,
+    };
+    image.make_surface()?;
+    Ok(Arc::new(image))
+}
+
+/// Returns a new image of several levels. As for [`create`].
+pub(crate) fn create_levels(
+    gpu: &Arc<Gpu>,
+    image: &ImageDescription,
+    levels: u32,
+) -> Result<Arc<dyn DeviceLevels>> {
+    let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
+    let _current = gpu.enter()?;
+    let levels = make(gpu, |driver| driver.create_levels(&shape, pixel, levels))?;
+    Ok(Arc::new(CudaLevels {
+        gpu: Arc::clone(gpu),
+        levels,
+        kind: image.kind,
+        pixel,
+        bytes: 2 * shape.bytes(pixel),
+    }))
+}
+
+/// Returns a new sampler.
+pub(crate) fn create_sampler(sampler: &SamplerDescription) -> Arc<dyn DeviceSampler> {
+    Arc::new(CudaSampler(word(sampler)))
+}
+
+/// Returns the word by which kernels of SYCL's compiler know a sampler: whether coordinates are normalised in bit 0,
+/// the filter in bit 1, and from bit 2 on the addressing mode, as Unified Runtime numbers them.
+fn word(sampler: &SamplerDescription) -> u32 {
+    let addressing = match sampler.addressing {
+        Addressing::None => 0,
+        Addressing::ClampToEdge => 1,
+        Addressing::Clamp => 2,
+        Addressing::Repeat => 3,
+        Addressing::MirroredRepeat => 4,
+    };
+    let filter = match sampler.filter {
+        Filter::Nearest => 0,
+        Filter::Linear => 1,
+    };
+    u32::from(sampler.is_normalized) | filter << 1 | addressing << 2
+}
+
+impl CudaImage {
+    /// Makes the surface. The context is current.
+    fn make_surface(&mut self) -> Result<()> {
+        let driver = self.gpu.driver();
+        // SAFETY: the array lives as long as the image, and the commands that use the surface keep that.
+        let surface =
+            driver.beside_captures(|| unsafe { driver.create_surface(self.array, self.pixel) })?;
+        self.surface = surface;
+        Ok(())
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    pub(super) fn array(&self) -> ArrayHandle {
+        self.array
+    }
+
+    pub(super) fn surface(&self) -> u64 {
+        self.surface
+    }
+
+    pub(super) fn kind(&self) -> ImageKind {
+        self.kind
+    }
+
+    /// Returns the bytes of a pixel.
+    pub(super) fn pixel_bytes(&self) -> usize {
+        self.pixel.bytes()
+    }
+}
+
+impl Drop for CudaImage {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        let (array, surface, levels) = (self.array, self.surface, self.levels.take());
+        let is_level = levels.is_some();
+        // A context of the program's may end before that, with all that was made there.
+        let destroy = self.gpu.later("destroying an image", move |driver| {
+            // What the array is a part of goes after its surface.
+            let _levels = levels;
+            let driver = driver?;
+            // SAFETY: made for this image, which the views and the commands that use either of them kept.
+            unsafe {
+                let destroyed = match surface {
+                    0 => Ok(()),
+                    surface => driver.destroy_surface(surface),
+                };
+                match is_level {
+                    true => destroyed,
+                    false => driver.destroy_array(array).and(destroyed),
+                }
+            }
+        });
+        let scheduler = self.gpu.scheduler();
+        let bytes = if is_level { 0 } else { self.bytes };
+        scheduler.call(Urgency::WhenQuiet, bytes, destroy);
+    }
+}
+
+impl DeviceImage for CudaImage {
+    fn raw(&self) -> usize {
+        self.array.number()
+    }
+
+    fn argument(&self) -> usize {
+        self.surface as usize
+    }
+}
+
+impl CudaLevels {
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    pub(super) fn handle(&self) -> LevelsHandle {
+        self.levels
+    }
+}
+
+impl Drop for CudaLevels {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        let levels = self.levels;
+        let destroy = self.gpu.later("destroying an image", move |driver| {
+            // SAFETY: made for this, which its levels, its views and the commands that use them kept.
+            unsafe { driver?.destroy_levels(levels) }
+        });
+        let scheduler = self.gpu.scheduler();
+        // Not waited for: a level may have been dropped by the thread that makes these calls.
+        scheduler.call_later(Urgency::WhenQuiet, self.bytes, destroy);
+    }
+}
+
+impl DeviceLevels for CudaLevels {
+    fn level(self: Arc<Self>, number: u32) -> Result<Arc<dyn DeviceImage>> {
+        let _current = self.gpu.enter()?;
+        let array = self.gpu.driver().level(self.levels, number)?;
+        let mut image = CudaImage {
+            gpu: Arc::clone(&self.gpu),
+            array,
+            surface: 0,
+            kind: self.kind,
+            pixel: self.pixel,
+            bytes: 0,
+            levels: Some(Arc::clone(&self)),
+        };
+        image.make_surface()?;
+        Ok(Arc::new(image))
+    }
+
+    fn raw(&self) -> usize {
+        self.levels.number()
+    }
+}
+
+impl DeviceSampler for CudaSampler {
+    fn raw(&self) -> usize {
+        0
+    }
+
+    fn argument(&self) -> SmallVec<[u8; 8]> {
+        SmallVec::from_slice(&self.0.to_ne_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samplers_are_words_of_sycls_compiler() {
+        let sampler = |is_normalized, addressing, filter| SamplerDescription {
+            is_normalized,
+            addressing,
+            filter,
+        };
+        let nearest = Filter::Nearest;
+        assert_eq!(word(&sampler(false, Addressing::None, nearest)), 0);
+        assert_eq!(
+            word(&sampler(true, Addressing::ClampToEdge, nearest)),
+            0b101
+        );
+        let mirrored = sampler(false, Addressing::MirroredRepeat, Filter::Linear);
+        assert_eq!(word(&mirrored), 0b10010);
+        assert_eq!(create_sampler(&mirrored).argument().len(), 4);
+    }
+}

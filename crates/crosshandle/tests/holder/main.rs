@@ -1,0 +1,221 @@
+//! Memory that outlives its maker, its holder and that one's successor. The tests' memory is of the host, or of the
+//! device that `CROSSHANDLE_HOLDER_DEVICE` names: those in `names` that say nothing of host memory, `fences` and `deaths`.
+
+#[allow(dead_code, reason = "each program uses a part of it")]
+#[path = "../common/mod.rs"]
+mod common;
+
+mod deaths;
+mod fences;
+mod names;
+mod place;
+mod recovery;
+mod roles;
+mod simulated;
+mod strangers;
+
+use common::{DEADLINE, Directory, Parent, Process, is};
+use crosshandle::holder::{self, HeldName, Holder, ServeOptions, Status};
+use crosshandle::{Context, Memory, MemoryHandle};
+use place::Place;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use std::time::{Duration, Instant};
+
+const HOLDER: &str = "holder";
+const SUCCESSOR: &str = "successor";
+const MAKER: &str = "maker";
+const READER: &str = "reader";
+const WRITER: &str = "writer";
+
+/// Runs the part of a second process, if this is one. All tests have the same.
+fn role() -> bool {
+    if is(HOLDER) {
+        let directory = Directory::inherited();
+        let mut parent = Parent::new();
+        let program = std::env::current_exe().expect("this program");
+        let test = std::env::args().nth(1).expect("the test's name");
+        let arguments = [
+            "CROSSHANDLE_TEST_ROLE=successor".into(),
+            program.into_os_string(),
+            test.into(),
+            "--exact".into(),
+            "--nocapture".into(),
+            "--test-threads=1".into(),
+        ];
+        let options = ServeOptions::new()
+            .socket_dir(directory.path())
+            .successor("/usr/bin/env", arguments);
+        holder::serve(options, || parent.say("ready")).expect("it held");
+    } else if is(SUCCESSOR) {
+        let program = std::env::current_exe().expect("this program");
+        let arguments = std::env::args_os().skip(1);
+        let options = ServeOptions::new().successor(program, arguments);
+        holder::serve_as_successor(options, || ()).expect("it succeeded");
+    } else if is(MAKER) {
+        roles::make();
+    } else if is(READER) {
+        roles::read();
+    } else if is(WRITER) {
+        roles::write();
+    } else {
+        return false;
+    }
+    true
+}
+
+/// Bytes that follow from a number.
+fn contents(seed: u64, len: usize) -> Vec<u8> {
+    let word = |index: u64| {
+        (seed ^ index)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .rotate_left(29)
+    };
+    let words = (0..len as u64 / 8).map(word);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+const LEN: usize = 64 << 10;
+
+/// A place whose contexts do not share segments among allocations, so that all of them can be handed over.
+fn alone(directory: &Directory) -> Place {
+    Place::new(directory.options().pooling(false))
+}
+
+fn place(directory: &Directory) -> Place {
+    Place::new(directory.options())
+}
+
+fn make_memory(place: &Place, seed: u64) -> Memory {
+    let memory = place.allocate(LEN).expect("memory");
+    place.write(&memory, 0, &contents(seed, LEN));
+    memory
+}
+
+fn holder_of(directory: &Directory) -> Holder {
+    Holder::new().socket_dir(directory.path()).timeout(DEADLINE)
+}
+
+fn check(place: &Place, memory: &Memory, seed: u64) {
+    assert!(
+        place.read(memory, 0, LEN) == contents(seed, LEN),
+        "the bytes of {seed} are others"
+    );
+}
+
+fn open_held(context: &Context, held: &HeldName) -> crosshandle::Result<Memory> {
+    let handle = held.parts[0].read_only.expect("a handle for reading");
+    context.open_memory_read_only(&handle)
+}
+
+/// Opens what a name stands for, and checks its bytes.
+fn check_held(place: &Place, held: &HeldName, seed: u64) {
+    check(place, &open_held(place, held).expect("opened"), seed);
+}
+
+/// Opens a handle in a new context, and checks its bytes.
+fn check_handle(directory: &Directory, handle: &MemoryHandle, seed: u64) {
+    let place = place(directory);
+    check(&place, &place.open_memory(handle).expect("opened"), seed);
+}
+
+/// What a variable says, if it is set: how often or how long a test goes on.
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().expect("a number"))
+}
+
+/// A holder and its successor, ended with the test.
+struct Pair {
+    first: Process,
+    holder: Holder,
+}
+
+impl Pair {
+    fn start(test: &str, directory: &Directory) -> Self {
+        Self::start_by(&[], test, directory)
+    }
+
+    fn start_by(by: &[&str], test: &str, directory: &Directory) -> Self {
+        let mut first = Process::start_by(by, test, HOLDER, directory);
+        assert_eq!(first.hear(), "ready");
+        let holder = holder_of(directory);
+        let pair = Self { first, holder };
+        pair.await_safe();
+        pair
+    }
+
+    /// Waits until a successor has everything.
+    fn await_safe(&self) -> Status {
+        let begin = Instant::now();
+        loop {
+            let status = self.holder.status().expect("a holder");
+            if status.is_safe {
+                return status;
+            }
+            assert!(begin.elapsed() < DEADLINE, "no successor: {status:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn kill(pid: u32) {
+        let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
+        match kill_process(pid, Signal::KILL) {
+            // A successor that was killed before: its holder had not heard of it when it was asked, and has since.
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => panic!("killing {pid:?}: {errno}"),
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for name in self.holder.list().unwrap_or_default() {
+            let _ = self.holder.pin(&name.name, false);
+        }
+        let _ = self.holder.clone().token("admin").stop();
+    }
+}
+
+/// Numbers that look random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    /// Goes on after a moment, at which somebody else may be anywhere.
+    fn moment(&mut self) {
+        let end = Instant::now() + Duration::from_micros(self.below(4_000));
+        while Instant::now() < end {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Processes of a role that are started before they are needed: a GPU's context takes a while.
+struct Ahead<'a> {
+    start: Box<dyn Fn() -> Process + 'a>,
+    waiting: std::collections::VecDeque<Process>,
+}
+
+impl<'a> Ahead<'a> {
+    fn of(test: &'a str, role: &'a str, directory: &'a Directory) -> Self {
+        let start = move || Process::start(test, role, directory);
+        let ahead = if place::is_host() { 0 } else { 5 };
+        Self {
+            waiting: (0..ahead).map(|_| start()).collect(),
+            start: Box::new(start),
+        }
+    }
+
+    fn take(&mut self) -> Process {
+        self.waiting.push_back((self.start)());
+        self.waiting.pop_front().expect("one was added")
+    }
+}

@@ -1,0 +1,77 @@
+//! The same over the simulated Level Zero driver, whose memory is of descriptors as Intel's is.
+
+use std::process::{Command, Stdio};
+
+/// Runs tests of this program again on the simulated driver, if there is a Level Zero loader.
+fn run_on_the_simulated_driver(test: &str, tests: &[&str], variables: &[(&str, &str)]) {
+    let loaders = std::env::var("ZE_LOADER_LIB_DIRS").unwrap_or_default();
+    let Some(loader) = loaders
+        .split(':')
+        .next_back()
+        .filter(|path| !path.is_empty())
+    else {
+        eprintln!("SKIPPED {test}: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
+        return;
+    };
+    let program = std::env::current_exe().expect("this program");
+    let driver = program.with_file_name("libze_sim.so");
+    assert!(driver.is_file(), "there is no {}", driver.display());
+    let ran = Command::new(program)
+        .args(["--exact", "--test-threads=1"])
+        .args(tests)
+        .env("CROSSHANDLE_HOLDER_DEVICE", "level_zero:0")
+        .env("LD_LIBRARY_PATH", loader)
+        .env("ZE_ENABLE_ALT_DRIVERS", driver)
+        .envs(variables.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("this program again");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    let complained = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}\n{complained}");
+    let passed = format!("{} passed", tests.len());
+    assert!(said.contains(&passed), "{said}");
+}
+
+const NAMES: [&str; 4] = [
+    "names::handed_over_memory_outlives_its_maker",
+    "names::a_killed_holder_has_a_successor_and_readers_notice_nothing",
+    "names::names_have_versions_tokens_and_pins",
+    "recovery::names_come_back_from_readers_when_both_holders_die",
+];
+
+#[test]
+fn memory_of_level_zero_outlives_its_maker_and_its_holder() {
+    let test = "memory_of_level_zero_outlives_its_maker_and_its_holder";
+    run_on_the_simulated_driver(test, &NAMES, &[]);
+}
+
+/// The driver would fetch the descriptor from the maker, which has ended.
+#[test]
+fn memory_of_level_zero_whose_handle_names_its_maker_outlives_it() {
+    let test = "memory_of_level_zero_whose_handle_names_its_maker_outlives_it";
+    for version in [
+        // 26.09, which does not look whether a number was put in place, and a later one that does.
+        "17011259", "17012854",
+    ] {
+        let variables = [
+            ("CROSSHANDLE_SIM_TRANSPORT", "pidfd"),
+            ("CROSSHANDLE_SIM_DRIVER_VERSION", version),
+        ];
+        run_on_the_simulated_driver(test, &NAMES[..2], &variables);
+    }
+}
+
+#[test]
+fn writers_and_all_others_are_killed_over_level_zero() {
+    let test = "writers_and_all_others_are_killed_over_level_zero";
+    let tests = [
+        "fences::writers_are_killed_and_no_two_have_one_epoch",
+        "deaths::nothing_is_lost_whoever_dies_when",
+    ];
+    let variables = [
+        ("CROSSHANDLE_FENCE_CYCLES", "10"),
+        ("CROSSHANDLE_HOLDER_CYCLES", "20"),
+    ];
+    run_on_the_simulated_driver(test, &tests, &variables);
+}

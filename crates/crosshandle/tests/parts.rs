@@ -1,0 +1,191 @@
+//! Parts of the host, where an OpenCL runtime is installed that divides it; elsewhere the tests say so and pass.
+
+use crosshandle::{
+    AffinityDomain, Command, Context, Device, Error, Kernel, KernelArguments, LaunchShape, Memory,
+    Partition, ProgramImage,
+};
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const SOURCE: &str = "
+    kernel void add(global uint *data, uint addend) {
+        data[get_global_id(0)] += addend;
+    }
+    // How many groups run at a time, at most.
+    kernel void crowd(volatile global int *running, volatile global int *most, uint turns) {
+        atomic_max(most, atomic_inc(running) + 1);
+        for (uint i = 0; i < turns; i++)
+            atomic_or(running, 0);
+        atomic_dec(running);
+    }
+";
+
+/// Returns the host, and its compute units, if it can be divided into several parts.
+fn host() -> Option<(Device, u32)> {
+    let host = Device::find("host").unwrap();
+    match host.partitions() {
+        Ok(limits) if limits.parts > 1 && limits.equally && limits.by_counts => {
+            let units = host.info().compute_units;
+            Some((host, units))
+        }
+        Ok(limits) => {
+            println!("not tested: {limits:?}");
+            None
+        }
+        Err(error) => {
+            println!("not tested: {error}");
+            None
+        }
+    }
+}
+
+fn kernel(context: &Context, name: &str) -> Kernel {
+    let program = context.load_program(ProgramImage::text(SOURCE)).unwrap();
+    program.kernel(name).unwrap()
+}
+
+fn add(kernel: &Kernel, memory: &Memory, addend: u32) -> Command {
+    let arguments = KernelArguments::new().memory(&memory.all()).value(addend);
+    // SAFETY: the memory has a word for each thread.
+    unsafe { Command::launch(kernel, LaunchShape::threads([256, 1, 1]), arguments) }.unwrap()
+}
+
+/// Returns how many of 64 groups run at a time, at most.
+fn crowd(context: &Context, turns: u32) -> i32 {
+    let kernel = kernel(context, "crowd");
+    let words = context.allocate(8).unwrap();
+    words.write(0, &[0; 8]).unwrap();
+    let arguments = KernelArguments::new()
+        .memory(&words.range(..4).unwrap())
+        .memory(&words.range(4..).unwrap())
+        .value(turns);
+    let shape = LaunchShape::new([64, 1, 1], [1, 1, 1]);
+    // SAFETY: both words lie in the memory.
+    let launch = unsafe { Command::launch(&kernel, shape, arguments) }.unwrap();
+    let queue = context.create_queue().unwrap();
+    queue.submit(launch).unwrap();
+    queue.finish_timeout(TIMEOUT).unwrap();
+    let mut most = [0; 4];
+    words.read(4, &mut most).unwrap();
+    i32::from_ne_bytes(most)
+}
+
+#[test]
+fn a_part_runs_kernels_on_its_own_compute_units() {
+    let Some((host, _)) = host() else { return };
+    let parts = host.partition(&Partition::ByCounts(vec![1])).unwrap();
+    let [part] = &parts[..] else {
+        panic!("{} parts", parts.len())
+    };
+    assert_eq!(part.info().compute_units, 1);
+    let context = Context::new(part).unwrap();
+    for _ in 0..10 {
+        assert_eq!(crowd(&context, 10_000), 1);
+    }
+    // The whole uses several, as soon as the system lets two threads run.
+    let whole = Context::new(&host).unwrap();
+    let start = Instant::now();
+    while crowd(&whole, 10_000) < 2 {
+        assert!(start.elapsed() < TIMEOUT, "one group at a time");
+    }
+}
+
+#[test]
+fn parts_and_the_whole_share_memory_and_events() {
+    let Some((host, units)) = host() else { return };
+    let parts = host.partition(&Partition::Equally(1)).unwrap();
+    assert_eq!(parts.len(), units as usize);
+    assert!(parts.iter().all(|part| part.info().compute_units == 1));
+    assert!(
+        parts
+            .iter()
+            .all(|part| part.info().uuid == host.info().uuid)
+    );
+    let (here, there) = (
+        Context::new(&parts[0]).unwrap(),
+        Context::new(&host).unwrap(),
+    );
+    let memory = here.allocate(1024).unwrap();
+    let opened = there.open_memory(&memory.handle().unwrap()).unwrap();
+    let done = here.create_event().unwrap();
+    let seen = there.open_event(&done.handle().unwrap()).unwrap();
+    memory.write(0, &[0; 1024]).unwrap();
+
+    let (queue, further) = (here.create_queue().unwrap(), there.create_queue().unwrap());
+    queue
+        .submit(add(&kernel(&here, "add"), &memory, 5).signal(&done))
+        .unwrap();
+    further
+        .submit(add(&kernel(&there, "add"), &opened, 2).after_value(&seen, 1))
+        .unwrap();
+    further.finish_timeout(TIMEOUT).unwrap();
+    let words = memory.typed::<u32>().unwrap();
+    assert!((0..256).all(|at| words.get(at) == Some(7)));
+}
+
+#[test]
+fn parts_of_one_partition_run_each_others_kernels() {
+    let Some((host, _)) = host() else { return };
+    let parts = host.partition(&Partition::ByCounts(vec![1, 1])).unwrap();
+    let contexts = [&parts[0], &parts[1], &host].map(|device| Context::new(device).unwrap());
+    let native = |device: &Device| device.native_runtime().unwrap();
+    assert_eq!(native(&parts[0]).context, native(&parts[1]).context);
+    assert_ne!(native(&parts[0]).device, native(&parts[1]).device);
+    assert_ne!(native(&parts[0]).context, native(&host).context);
+
+    let memory = contexts[0].allocate(1024).unwrap();
+    memory.write(0, &[0; 1024]).unwrap();
+    let kernel = kernel(&contexts[0], "add");
+    for context in &contexts[..2] {
+        let queue = context.create_queue().unwrap();
+        queue.submit(add(&kernel, &memory, 4)).unwrap();
+        queue.finish_timeout(TIMEOUT).unwrap();
+    }
+    let queue = contexts[2].create_queue().unwrap();
+    queue.submit(add(&kernel, &memory, 4)).unwrap();
+    let refused = queue.finish_timeout(TIMEOUT);
+    assert!(matches!(refused, Err(Error::Driver { .. })), "{refused:?}");
+    let words = memory.typed::<u32>().unwrap();
+    assert!((0..256).all(|at| words.get(at) == Some(8)));
+}
+
+#[test]
+fn parts_are_divided_again_and_outlive_what_they_are_parts_of() {
+    let Some((host, _)) = host() else { return };
+    let pair = host.partition(&Partition::ByCounts(vec![2])).unwrap();
+    let limits = pair[0].partitions().unwrap();
+    assert_eq!((limits.parts, pair[0].info().compute_units), (2, 2));
+    let single = pair[0].partition(&Partition::Equally(1)).unwrap();
+    drop((pair, host));
+    assert_eq!(single.len(), 2);
+    let context = Context::new(&single[1]).unwrap();
+    drop(single);
+    assert_eq!(crowd(&context, 100), 1);
+}
+
+#[test]
+fn what_cannot_be_divided_is_refused() {
+    let Some((host, units)) = host() else { return };
+    for bad in [
+        Partition::Equally(0),
+        Partition::Equally(units + 1),
+        Partition::ByCounts(vec![units, 1]),
+        Partition::ByCounts(vec![]),
+    ] {
+        let refused = host.partition(&bad);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{bad:?}: {refused:?}"
+        );
+    }
+    let limits = host.partitions().unwrap();
+    let caches = AffinityDomain::L1Cache;
+    if !limits.by_affinity.contains(&caches) {
+        let refused = host.partition(&Partition::ByAffinity(caches));
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    }
+    let single = &host.partition(&Partition::ByCounts(vec![1])).unwrap()[0];
+    assert_eq!(single.partitions().unwrap().parts, 0);
+    let refused = single.partition(&Partition::Equally(1));
+    assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+}

@@ -1,0 +1,94 @@
+//! Which images can be made.
+
+use super::image::describe;
+use crate::abi::boundary::{In, Out, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, Shared};
+use crate::context::Context;
+use crate::discovery::Device;
+use unified_runtime_sys::{
+    ur_bool_t, ur_exp_image_mem_type_t as memory_type, ur_exp_image_mem_type_t, ur_image_desc_t,
+    ur_image_format_t,
+};
+
+/// Returns whether an image can be made in memory of a kind.
+///
+/// # Errors
+/// `INVALID_ENUMERATION` for memory of another kind; the library's, if it fails.
+fn supports(
+    context: &Shared<Context>,
+    device: &Shared<Device>,
+    format: &ur_image_format_t,
+    desc: &ur_image_desc_t,
+    memory: ur_exp_image_mem_type_t,
+) -> Result<bool> {
+    let inner = context.on(device)?;
+    let is_pointer = match memory {
+        memory_type::UR_EXP_IMAGE_MEM_TYPE_OPAQUE_HANDLE => false,
+        memory_type::UR_EXP_IMAGE_MEM_TYPE_USM_POINTER => true,
+        _ => return Err(Failure::ENUMERATION),
+    };
+    let Ok((image, levels)) = describe(format, desc) else {
+        return Ok(false);
+    };
+    let checked = match is_pointer {
+        false => inner.check_view(&image, levels),
+        true if levels > 1 => return Ok(false),
+        true => {
+            let tight = image.extent[0].saturating_mul(image.format.pixel_bytes());
+            let views = device.inner().images().ok().and_then(|limits| limits.views);
+            let align = views.map_or(1, |views| views.pitch_alignment.max(1));
+            // Where none is said, any will do that the device has.
+            let pitch = match desc.rowPitch {
+                0 => tight.checked_next_multiple_of(align).unwrap_or(usize::MAX),
+                pitch => pitch,
+            };
+            inner.check_memory_view(&image, pitch)
+        }
+    };
+    match checked {
+        Ok(()) => Ok(true),
+        Err(crosshandle::Error::Unsupported(_) | crosshandle::Error::InvalidArgument(_)) => {
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+entry_points! {
+    pub(super) fn memory(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        desc: In<ur_image_desc_t>,
+        format: In<ur_image_format_t>,
+        memory: ur_exp_image_mem_type_t,
+        supported: Out<ur_bool_t>,
+    ) {
+        supported.put(supports(context, device, format, desc, memory)?.into())
+    }
+
+    /// Kernels write images alone, not memory as such.
+    pub(super) fn unsampled(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        desc: In<ur_image_desc_t>,
+        format: In<ur_image_format_t>,
+        memory: ur_exp_image_mem_type_t,
+        supported: Out<ur_bool_t>,
+    ) {
+        let is_image = memory == memory_type::UR_EXP_IMAGE_MEM_TYPE_OPAQUE_HANDLE;
+        let can = supports(context, device, format, desc, memory)?;
+        supported.put((is_image && desc.numMipLevel <= 1 && can).into())
+    }
+
+    pub(super) fn sampled(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        desc: In<ur_image_desc_t>,
+        format: In<ur_image_format_t>,
+        memory: ur_exp_image_mem_type_t,
+        supported: Out<ur_bool_t>,
+    ) {
+        supported.put(supports(context, device, format, desc, memory)?.into())
+    }
+}
