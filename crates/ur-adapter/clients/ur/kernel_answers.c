@@ -34,6 +34,8 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   program = create_program(ur, (const unsigned char *)".version 7.0\nno assembly", 24, NULL);
   ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(program, "fill", &kernel));
   ur_native_handle_t native = 0;
+  /* Asking for it builds; what was tried is not tried again. */
+  ANSWERS(UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE, urProgramGetNativeHandle(program, &native));
   ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE, urProgramGetNativeHandle(program, &native));
   ANSWERS(UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE, urProgramBuild(ur->context, program, "-O2"));
   char text[4096] = "";
@@ -90,6 +92,16 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
             urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 3,
                                              values, NULL, 0, NULL, NULL));
   }
+
+  /* What is longer than its parameter is cut off. */
+  uint64_t wide = 0x100000005;
+  values[1].size = sizeof wide;
+  values[1].value.value = &wide;
+  uint32_t words = 1024;
+  values[2] = number(2, &words);
+  UR(urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 3, values,
+                                      NULL, 0, NULL, NULL));
+  EXPECT(holds(ur, memory, words, 5));
 
   /* Sizes and offsets of more than 32 bits, and groups of no work-items. */
   size_t endless = SIZE_MAX, beyond = (size_t)1 << 32, none = 0;

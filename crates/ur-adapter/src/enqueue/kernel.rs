@@ -153,6 +153,18 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     Ok(narrow)
 }
 
+/// Returns the work-items from which the size of groups is chosen: those of one group of each cluster, so that
+/// whole clusters come out, or all where these are not made of clusters.
+fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
+    let cluster = cluster.unwrap_or([1; 3]).map(|groups| groups as usize);
+    let pairs = || global.into_iter().zip(cluster);
+    if !pairs().all(|(items, groups)| groups != 0 && items.is_multiple_of(groups)) {
+        return global;
+    }
+    let mut items = pairs().map(|(items, groups)| items / groups);
+    [(); 3].map(|()| items.next().unwrap_or(1))
+}
+
 /// Returns the command that launches a kernel.
 ///
 /// # Safety
@@ -182,7 +194,7 @@ pub(crate) unsafe fn launch_command(
     };
     let takes_local = limits.device.local_arguments;
     let Packed {
-        arguments,
+        arguments: packed,
         local: local_memory,
     } = match takes_local {
         true => pack_whole(arguments, function.properties().parameter_count)?,
@@ -204,6 +216,10 @@ pub(crate) unsafe fn launch_command(
             format!("{local_memory} bytes of local memory are more than the {most} of a group"),
         ));
     }
+    let cluster = properties.cluster.map(|mut cluster| {
+        cluster[..sizes.dimensions as usize].reverse();
+        cluster
+    });
     let local = match sizes.local {
         None if limits.device.block_choice
             && limits.metadata.required_size.is_none()
@@ -212,7 +228,8 @@ pub(crate) unsafe fn launch_command(
             None
         }
         None => {
-            let local = kernel.suggest(device, sizes.global, local_memory)?;
+            let items = items_of_one(sizes.global, cluster);
+            let local = kernel.suggest(device, items, local_memory)?;
             limits.check(local, sizes.global)?;
             Some(local)
         }
@@ -246,13 +263,18 @@ pub(crate) unsafe fn launch_command(
         shape = shape.offset(sizes.offset);
     }
     shape = shape.cooperative(properties.is_cooperative);
-    if let Some(mut cluster) = properties.cluster {
-        cluster[..sizes.dimensions as usize].reverse();
+    if let Some(cluster) = cluster {
         shape = shape.cluster(cluster);
     }
     // SAFETY: promised by the caller; where the driver says what the parameters are, the arguments
     // suit them.
-    let command = unsafe { Command::launch(function, shape, arguments) };
+    let command = unsafe { Command::launch(function, shape, packed) };
+    if let Err(crosshandle::Error::InvalidArgument(_)) = &command
+        && let Some(arguments) = kernel.cut_off(arguments)
+    {
+        // SAFETY: promised by the caller; the kernel takes no more of its arguments.
+        return unsafe { launch_command(destination, kernel, sizes, properties, &arguments) };
+    }
     command.map_err(|error| {
         let result = match error {
             // The driver looks at arguments last.
@@ -264,4 +286,19 @@ pub(crate) unsafe fn launch_command(
         };
         Failure::from(error).with_result(result)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_groups_make_whole_clusters() {
+        assert_eq!(items_of_one([32, 4, 1], None), [32, 4, 1]);
+        assert_eq!(items_of_one([32, 4, 1], Some([16, 2, 1])), [2, 2, 1]);
+        // The driver says what is wrong with these.
+        for cluster in [[3, 1, 1], [0, 1, 1], [64, 1, 1]] {
+            assert_eq!(items_of_one([32, 4, 1], Some(cluster)), [32, 4, 1]);
+        }
+    }
 }

@@ -175,7 +175,7 @@ impl DeviceImage {
     /// # Errors
     /// `PROGRAM_BUILD_FAILURE`, with the compiler's log kept; `INVALID_OPERATION` if there is no
     /// image.
-    fn load(&self, program: &Program, options: &str) -> Result<()> {
+    pub(super) fn load(&self, program: &Program, options: &str) -> Result<()> {
         let inner = program.context.on(&self.device)?;
         let constants = program.constants.lock().clone();
         if self.build().is_loaded(options, &constants) {

@@ -30,9 +30,9 @@ use metadata::{Metadata, MetadataArgument};
 use std::ffi::c_void;
 use std::sync::{Arc, MutexGuard};
 use unified_runtime_sys::{
-    ur_device_handle_t, ur_native_handle_t, ur_program_dditable_t, ur_program_exp_dditable_t,
-    ur_program_handle_t, ur_program_handle_t_, ur_program_native_properties_t, ur_result_t,
-    ur_specialization_constant_info_t,
+    ur_device_handle_t, ur_native_handle_t, ur_program_build_status_t as status,
+    ur_program_dditable_t, ur_program_exp_dditable_t, ur_program_handle_t, ur_program_handle_t_,
+    ur_program_native_properties_t, ur_result_t, ur_specialization_constant_info_t,
 };
 
 /// An image for each of some devices, with what was built of it.
@@ -59,6 +59,11 @@ impl Object for Program {
 }
 
 impl DeviceImage {
+    /// Returns whether nothing was made of the image, nor tried.
+    fn is_new(&self) -> bool {
+        self.build().status == status::UR_PROGRAM_BUILD_STATUS_NONE
+    }
+
     /// Returns an image that nothing was made of yet.
     fn new(device: &Ref<Device>, bytes: &[u8]) -> Self {
         Self {
@@ -271,8 +276,14 @@ entry_points! {
         Ok(())
     }
 
-    /// Gives the driver's program, on the first device on which the program is built.
+    /// Gives the driver's program, on the first device on which the program is built. One that was not even
+    /// compiled is built for this, on its first device and without options: the driver knows none before.
     fn get_native_handle(program: Handle<Program>, native: Out<ur_native_handle_t>) {
+        if let Some(image) = program.images.first()
+            && program.images.iter().all(DeviceImage::is_new)
+        {
+            image.load(program, "")?;
+        }
         let loaded = program.loaded();
         let (_, program) = loaded.first().ok_or_else(|| {
             Failure::unsupported("the driver knows no program before it is built: build it first")

@@ -38,41 +38,87 @@ pub(super) fn constants(module: &[u8]) -> Constants {
 
 const OP_ENTRY_POINT: u32 = 15;
 const OP_EXECUTION_MODE: u32 = 16;
+const OP_TYPE_INT: u32 = 21;
+const OP_TYPE_FLOAT: u32 = 22;
+const OP_FUNCTION_PARAMETER: u32 = 55;
+/// The first instruction of a function's body.
+const OP_LABEL: u32 = 248;
 /// The first instruction of a function: nothing about kernels as a whole comes behind it.
 const OP_FUNCTION: u32 = 54;
 /// The mode of an entry point that says the largest size of its work-groups.
 const MODE_LARGEST_SIZE: u32 = 5893;
 
-/// Returns the largest size of work-groups of each kernel for which a module says one. A damaged module
-/// is looked at up to where it is damaged.
-pub(super) fn largest_sizes(module: &[u8]) -> Vec<(String, [usize; 3])> {
+/// Returns the words of a module. The last bytes of a damaged one may be missing.
+fn words_of(module: &[u8]) -> Vec<u32> {
     let (words, _) = module.as_chunks::<4>();
-    let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-    let (mut names, mut sizes) = (HashMap::new(), HashMap::new());
+    words.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// Returns the instructions behind a module's header: the operation of each, and all its words. A damaged
+/// module is read up to where it is damaged.
+fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
     let mut rest = words.get(HEADER..).unwrap_or_default();
-    while let Some(first) = rest.first() {
-        let (operation, len) = (first & 0xFFFF, (first >> 16) as usize);
-        let Some((instruction, behind)) = rest.split_at_checked(len) else {
-            break;
-        };
+    std::iter::from_fn(move || {
+        let first = *rest.first()?;
+        let (instruction, behind) = rest.split_at_checked((first >> 16) as usize)?;
+        rest = behind;
+        // An instruction without words would never end.
+        (!instruction.is_empty()).then_some((first & 0xFFFF, instruction))
+    })
+}
+
+/// Returns a text in the words of an instruction, up to its zero.
+fn text_of(words: &[u32]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// Returns the largest size of work-groups of each kernel for which a module says one.
+pub(super) fn largest_sizes(module: &[u8]) -> Vec<(String, [usize; 3])> {
+    let words = words_of(module);
+    let (mut names, mut sizes) = (HashMap::new(), HashMap::new());
+    for (operation, instruction) in instructions(&words) {
         match (operation, instruction) {
-            (OP_FUNCTION, _) | (_, []) => break,
+            (OP_FUNCTION, _) => break,
             (OP_ENTRY_POINT, [_, _, function, name @ ..]) => {
-                let bytes: Vec<u8> = name.iter().flat_map(|word| word.to_le_bytes()).collect();
-                let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-                names.insert(*function, String::from_utf8_lossy(name).into_owned());
+                names.insert(*function, text_of(name));
             }
             (OP_EXECUTION_MODE, [_, function, MODE_LARGEST_SIZE, x, y, z]) => {
                 sizes.insert(*function, [x, y, z].map(|size| *size as usize));
             }
             _ => {}
         }
-        rest = behind;
     }
     let sizes = sizes.into_iter();
     sizes
         .filter_map(|(function, size)| Some((names.get(&function)?.clone(), size)))
         .collect()
+}
+
+/// Returns the bytes of each parameter of a kernel that is a single number, and `None` for the others; nothing
+/// for a kernel that the module does not have.
+pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
+    let words = words_of(module);
+    let (mut entry, mut sizes) = (None, HashMap::new());
+    let (mut parameters, mut is_inside) = (Vec::new(), false);
+    for (operation, instruction) in instructions(&words) {
+        match (operation, instruction) {
+            (OP_ENTRY_POINT, [_, _, function, name @ ..]) if text_of(name) == kernel => {
+                entry = Some(*function);
+            }
+            (OP_TYPE_INT | OP_TYPE_FLOAT, [_, number, bits, ..]) => {
+                sizes.insert(*number, *bits as usize / 8);
+            }
+            (OP_FUNCTION, [_, _, function, ..]) => is_inside = Some(*function) == entry,
+            (OP_FUNCTION_PARAMETER, [_, kind, ..]) if is_inside => {
+                parameters.push(sizes.get(kind).copied());
+            }
+            (OP_LABEL, _) if is_inside => break,
+            _ => {}
+        }
+    }
+    parameters
 }
 
 /// Refuses a value for a constant that there isn't, or of another size.
@@ -115,6 +161,20 @@ mod tests {
         assert_eq!(largest_sizes(&module), [("two".to_owned(), [2, 4, 8])]);
         for end in 0..module.len() {
             largest_sizes(&module[..end]);
+        }
+    }
+
+    #[test]
+    fn numbers_among_parameters_have_their_sizes() {
+        assert_eq!(numbers(MODULE, "fill"), [None, Some(4), Some(4)]);
+        assert!(numbers(MODULE, "none").is_empty());
+        for end in (0..MODULE.len()).step_by(7) {
+            numbers(&MODULE[..end], "fill");
+        }
+        // Instructions of no words, and of more than there are.
+        for damaged in [0, 0xFFFF_0036] {
+            let words = [MAGIC, 0, 0, 0, 0, damaged, 0].map(u32::to_le_bytes);
+            assert!(numbers(&words.concat(), "fill").is_empty());
         }
     }
 

@@ -16,7 +16,7 @@ use crate::abi::stub::Stub;
 use crate::abi::unsupported::SpecializationConstants;
 use crate::context::Context;
 use crate::discovery::Device;
-use crate::program::{KernelMetadata, Program, enter_with_kernels, not_built};
+use crate::program::{KernelMetadata, Program, enter_with_kernels, not_built, spirv};
 use crosshandle::Error;
 use std::ffi::c_void;
 use unified_runtime_sys::{
@@ -103,6 +103,23 @@ impl Kernel {
     /// Returns the program that the kernel is of.
     pub(crate) fn program(&self) -> &Ref<Program> {
         &self.program
+    }
+
+    /// Returns arguments without the ends of values that are longer than the numbers that a module in SPIR-V
+    /// takes for them: the kernel would not look at these either. `None` where nothing is too long.
+    pub(crate) fn cut_off<'a>(&self, arguments: &Arguments<'a>) -> Option<Arguments<'a>> {
+        let sizes = spirv::numbers(self.program.module()?, &self.name);
+        let mut arguments = arguments.clone();
+        let mut is_cut = false;
+        for (argument, size) in arguments.iter_mut().zip(sizes) {
+            if let (Some(Argument::Value(value)), Some(size)) = (argument, size)
+                && value.len() > size
+            {
+                value.to_mut().truncate(size);
+                is_cut = true;
+            }
+        }
+        is_cut.then_some(arguments)
     }
 
     /// Returns the kernel on a device.
