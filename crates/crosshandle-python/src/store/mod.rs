@@ -9,7 +9,7 @@ pub(crate) use updater::StoreUpdater;
 
 use crate::foreign::{Bytes, Foreign};
 use crate::interrupt;
-use crosshandle::holder::{HandedOver, HeldName, HoldOptions};
+use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions, Recovered};
 use crosshandle_store::{
     Error, Hash, LoadOptions, LoadTiming, NamedBytes, NamedRange, OpenOptions, Store,
 };
@@ -63,7 +63,7 @@ impl StoreClient {
     }
 
     /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address.
-    #[pyo3(signature = (name, *, expected_hash, place, or_elsewhere, timeout))]
+    #[pyo3(signature = (name, *, expected_hash, place, or_elsewhere, back_up, timeout))]
     fn open(
         &self,
         py: Python<'_>,
@@ -71,9 +71,12 @@ impl StoreClient {
         expected_hash: Option<&str>,
         place: Option<&Bound<'_, PyAny>>,
         or_elsewhere: bool,
+        back_up: bool,
         timeout: f64,
     ) -> Result<StoreModel> {
-        let mut options = OpenOptions::new().or_elsewhere(or_elsewhere);
+        let mut options = OpenOptions::new()
+            .or_elsewhere(or_elsewhere)
+            .back_up(back_up);
         if let Some(hash) = expected_hash {
             options = options.expecting(hash_of(hash)?);
         }
@@ -174,10 +177,31 @@ impl StoreClient {
         })?)
     }
 
-    /// Opens a model to write its tensors in place.
-    fn updater(&self, py: Python<'_>, name: &str) -> Result<StoreUpdater> {
-        let updater = py.detach(|| self.0.updater(name))?;
-        Ok(StoreUpdater::new(updater))
+    /// Opens a model to write its tensors in place; `claim`: as its one writer, `force`: also if that is not proven.
+    #[pyo3(signature = (name, *, claim, force, timeout))]
+    fn updater(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        claim: bool,
+        force: bool,
+        timeout: Option<f64>,
+    ) -> Result<StoreUpdater> {
+        if !claim {
+            let updater = py.detach(|| self.0.updater(name))?;
+            return Ok(StoreUpdater::new(updater));
+        }
+        let begin = Instant::now();
+        let options = ClaimOptions::new().force(force);
+        let wanted = interrupt::timeout(timeout)?.unwrap_or(Duration::MAX);
+        loop {
+            let left = wanted.saturating_sub(begin.elapsed());
+            let options = options.clone().wait(left.min(SLICE));
+            match py.detach(|| self.0.claim(name, &options)) {
+                Err(error) if error.is_fenced() && !left.is_zero() => py.check_signals()?,
+                claimed => return Ok(StoreUpdater::new(claimed?)),
+            }
+        }
     }
 
     /// Lets go of the contexts that it keeps for later calls.
@@ -228,6 +252,11 @@ fn described<'py>(py: Python<'py>, name: &HeldName) -> PyResult<Bound<'py, PyDic
     own.set_item("pinned", name.pinned)?;
     own.set_item("created", name.created_unix_s)?;
     own.set_item("has_tokens", name.has_tokens)?;
+    let recovered = name.recovered.map(|how| match how {
+        Recovered::SameFiles => "same files",
+        _ => "unverified",
+    });
+    own.set_item("recovered", recovered)?;
     let largest = name.parts.iter().max_by_key(|part| part.bytes);
     own.set_item("device", largest.map(|part| &part.device))?;
     let bytes: u64 = name.parts.iter().map(|part| part.bytes).sum();

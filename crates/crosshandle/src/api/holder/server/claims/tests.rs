@@ -103,6 +103,7 @@ impl Bench {
             epoch: 0,
             writer: None,
             earlier: Vec::new(),
+            recovered: None,
             claiming: std::sync::Weak::new(),
         });
         let program = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
