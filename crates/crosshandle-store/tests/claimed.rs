@@ -9,6 +9,7 @@ use holding::common::{DEADLINE, Directory, Parent, is};
 use holding::{holds, named, start, start_holder, store};
 
 const CLAIMER: &str = "claimer";
+const LOADER: &str = "loader";
 const LARGE: usize = (18 << 20) + 12_345;
 const SMALL: usize = 1000;
 
@@ -17,7 +18,24 @@ fn role() -> bool {
         claimer();
         return true;
     }
+    if is(LOADER) {
+        loader();
+        return true;
+    }
     holds()
+}
+
+/// Publishes the model, and waits to be killed.
+fn loader() {
+    let (large, small) = (vec![1; LARGE], vec![1; SMALL]);
+    let tensors = [named("large", &large), named("small", &small)];
+    let store = store(&Directory::inherited());
+    let loaded = store.load_tensors("host", tensors, &LoadOptions::new());
+    let published = loaded.expect("loaded").publish("model", HoldOptions::new());
+    published.expect("published");
+    let mut parent = Parent::new();
+    parent.say("published");
+    parent.wait();
 }
 
 /// Claims the model, writes it once, and waits to be killed.
@@ -50,18 +68,9 @@ fn the_writer_that_has_claimed_a_model_updates_it() {
     let directory = Directory::new();
     let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
-    let (large, small) = (vec![1; LARGE], vec![1; SMALL]);
-    let tensors = [named("large", &large), named("small", &small)];
-    let options = LoadOptions::new();
-    let loaded = store
-        .load_tensors("host", tensors, &options)
-        .expect("loaded");
-    loaded
-        .publish("model", HoldOptions::new())
-        .expect("published");
+    // Its maker would have it open for writing.
+    start(TEST, LOADER, &directory, "published").kill();
     let model = store.open("model").expect("open");
-    // This process has made it, and has let go of it.
-    store.forget_contexts();
     let first = start(TEST, CLAIMER, &directory, "epoch 1");
     model.stable(DEADLINE).expect("whole");
     let bytes = |fill: u8| {
@@ -95,5 +104,7 @@ fn the_writer_that_has_claimed_a_model_updates_it() {
     let third = start(TEST, CLAIMER, &directory, "epoch 3");
     bytes(23);
     drop((second, third));
-    model.verify(&options).expect("the last update's hash");
+    model
+        .verify(&LoadOptions::new())
+        .expect("the last update's hash");
 }
