@@ -103,10 +103,7 @@ fn a_model_comes_back_from_a_reader_that_keeps_it() {
     while sandbox.run(["verify", "m"]).code() != Some(0) {
         assert!(begin.elapsed() < STEP_TIMEOUT, "it does not come back");
     }
-    assert_eq!(
-        verified,
-        sandbox.run(["verify", "m"]).expect(0).text()
-    );
+    assert_eq!(verified, sandbox.run(["verify", "m"]).expect(0).text());
     let listed = sandbox.run(["ls", "--json"]).expect(0).json();
     assert_eq!(listed[0]["recovered"], "same files");
     let listed = sandbox.run(["ls"]).expect(0);

@@ -584,14 +584,7 @@ class StoreClient:
 
     def __new__(cls, socket_dir: str | None = None, token: str | None = None) -> StoreClient: ...
     def open(
-        self,
-        name: str,
-        *,
-        expected_hash: str | None,
-        place: str | int | None,
-        or_elsewhere: bool,
-        back_up: bool,
-        timeout: float,
+        self, name: str, *, place: str | int | None, timeout: float, options: dict[str, object]
     ) -> StoreModel:
         """Opens a model."""
     def load(

@@ -425,14 +425,8 @@ class Store:
         With `back_up`, this process brings the model back to the next holder if the one that runs and its successor die at
         the same moment; that takes some descriptors. An update that is under way is waited for, at most `timeout` seconds.
         """
-        model = self._store.open(
-            name,
-            expected_hash=expected_hash,
-            place=place,
-            or_elsewhere=or_elsewhere,
-            back_up=back_up,
-            timeout=timeout,
-        )
+        options = {"expected_hash": expected_hash, "or_elsewhere": or_elsewhere, "back_up": back_up}
+        model = self._store.open(name, place=place, timeout=timeout, options=options)
         return Model(model, framework, place is not None)
 
     def load(

@@ -62,23 +62,23 @@ impl StoreClient {
         Self(store)
     }
 
-    /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address.
-    #[pyo3(signature = (name, *, expected_hash, place, or_elsewhere, back_up, timeout))]
+    /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address; `options` has `expected_hash`,
+    /// `or_elsewhere` and `back_up`.
+    #[pyo3(signature = (name, *, place, timeout, options))]
     fn open(
         &self,
         py: Python<'_>,
         name: &str,
-        expected_hash: Option<&str>,
         place: Option<&Bound<'_, PyAny>>,
-        or_elsewhere: bool,
-        back_up: bool,
         timeout: f64,
+        options: &Bound<'_, PyDict>,
     ) -> Result<StoreModel> {
+        let given = options;
         let mut options = OpenOptions::new()
-            .or_elsewhere(or_elsewhere)
-            .back_up(back_up);
-        if let Some(hash) = expected_hash {
-            options = options.expecting(hash_of(hash)?);
+            .or_elsewhere(item::<bool>(given, "or_elsewhere")?.unwrap_or(false))
+            .back_up(item::<bool>(given, "back_up")?.unwrap_or(false));
+        if let Some(hash) = item::<String>(given, "expected_hash")? {
+            options = options.expecting(hash_of(&hash)?);
         }
         options = match place {
             None => options,
