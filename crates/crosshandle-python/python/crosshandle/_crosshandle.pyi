@@ -584,7 +584,7 @@ class StoreClient:
 
     def __new__(cls, socket_dir: str | None = None, token: str | None = None) -> StoreClient: ...
     def open(
-        self, name: str, *, place: str | int | None, timeout: float, options: dict[str, object]
+        self, name: str, *, place: str | int | None, timeout: float, options: dict[str, Any]
     ) -> StoreModel:
         """Opens a model."""
     def load(
