@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import struct
 import subprocess
@@ -357,6 +358,101 @@ def test_models_sleep_and_wake_at_the_same_addresses(start: Start) -> None:
     same(elsewhere, arrays(2))
     with pytest.raises(ValueError):
         anywhere.get_tensor("w", "jax")
+
+
+def kill_holder() -> None:
+    """Kills the holder and its successor, so that neither starts another one."""
+    done = subprocess.run([crosshandle.command(), "hold", "--check"], capture_output=True, text=True, check=True)
+    words = done.stdout.split()
+    holder, successor = (int(words[at + 1]) for at, word in enumerate(words) if word == "process")
+    os.kill(holder, signal.SIGSTOP)
+    os.kill(successor, signal.SIGKILL)
+    os.kill(holder, signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            store.ls()
+        except store.NoHolder:
+            return
+        assert time.monotonic() < deadline, "somebody holds still"
+
+
+@contextmanager
+def next_holder() -> Iterator[None]:
+    with subprocess.Popen([crosshandle.command(), "hold"], stderr=subprocess.DEVNULL) as holder:
+        try:
+            yield
+        finally:
+            subprocess.run([crosshandle.command(), "hold", "--stop"], check=False, capture_output=True)
+            holder.kill()
+
+
+def await_back(name: str) -> store.Held:
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            found = [held for held in store.ls() if held.name == name]
+            if found:
+                return found[0]
+        except store.NoHolder:
+            pass
+        assert time.monotonic() < deadline, "it does not come back"
+        time.sleep(0.005)
+
+
+def keep(pipe: Any) -> None:
+    model = store.open("model", back_up=True)
+    pipe.send(model.version)
+    pipe.recv()
+    same(model, arrays(1))
+
+
+def test_a_model_comes_back_from_a_reader_when_both_holders_die(start: Start) -> None:
+    peer = start(publish, 1, False)
+    published = peer.receive()
+    peer.end()
+    reader = start(keep)
+    assert reader.receive() == 1
+    assert store.ls()[0].recovered is None
+    kill_holder()
+    with next_holder():
+        held = await_back("model")
+        assert (held.version, held.label, held.recovered) == (1, published.hash, "same files")
+        model = store.open("model", published.hash)
+        same(model, arrays(1))
+        model.verify()
+        with pytest.raises(store.StoreError, match="publish its next version"):
+            store.updater("model")
+        reader.send(True)
+        reader.end()
+
+
+def write_alone(pipe: Any, seed: int) -> None:
+    own = store.updater("model", claim=True, timeout=DEADLINE)
+    own.update(arrays(seed))
+    pipe.send(own.epoch)
+    pipe.recv()
+
+
+def test_one_process_at_a_time_writes_a_claimed_model(start: Start) -> None:
+    peer = start(publish, 1, False)
+    peer.receive()
+    peer.end()
+    model = store.open("model")
+    first = start(write_alone, 2)
+    assert first.receive() == 1
+    model.stable()
+    same(model, arrays(2))
+    with pytest.raises(store.StoreError):
+        store.updater("model")
+    with pytest.raises(store.StoreError):
+        store.updater("model", claim=True)
+    first.kill()
+    second = start(write_alone, 3)
+    assert second.receive() == 2
+    same(model, arrays(3))
+    second.send(True)
+    second.end()
 
 
 def test_there_may_be_no_holder(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import crosshandle
 from conftest import DEADLINE, Peer
 from crosshandle import store
 from test_store import _holder as _holder
+from test_store import await_back, kill_holder, next_holder
 
 GPUS = [device.name for device in crosshandle.Device.all() if device.backend == "cuda"]
 pytestmark = pytest.mark.skipif(not GPUS, reason="there is no CUDA device")
@@ -185,6 +186,39 @@ def test_weights_sleep_on_the_host_and_come_back(start: Start) -> None:
     for name, tensor in expected.items():
         assert torch.equal(model[name], tensor)
     model.verify()
+
+
+def keep(pipe: Any) -> None:
+    model = store.open("net", framework="torch", back_up=True)
+    pipe.send(answer(model_of(model)))
+    pipe.recv()
+    pipe.send(answer(model_of(model)))
+
+
+def model_of(model: store.Model) -> Any:
+    import crosshandle.torch
+
+    module = network(9)
+    crosshandle.torch.load_state_dict(model, module)  # type: ignore[attr-defined]
+    return module
+
+
+def test_weights_come_back_from_a_reader_when_both_holders_die(start: Start) -> None:
+    publisher = start(publish)
+    assert publisher.receive() == 1
+    publisher.end()
+    reader = start(keep)
+    assert reader.receive() == answer(network(1))
+    kill_holder()
+    with next_holder():
+        # Descriptors of CUDA's memory are all alike, so whoever opens it takes the hash.
+        held = await_back("net")
+        assert (held.version, held.recovered) == (1, "unverified")
+        model = store.open("net", held.label, framework="torch")
+        assert answer(model_of(model)) == answer(network(1))
+        reader.send(True)
+        assert reader.receive() == answer(network(1))
+        reader.end()
 
 
 def test_a_writer_that_is_killed_leaves_the_model_torn(start: Start) -> None:

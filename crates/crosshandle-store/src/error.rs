@@ -129,6 +129,15 @@ impl Error {
         matches!(self, Self::Crosshandle(error) if error.is_timeout())
     }
 
+    /// Returns whether somebody else may write the memory of a name that was claimed.
+    pub fn is_fenced(&self) -> bool {
+        let fault = |error: &crosshandle::Error| match error {
+            crosshandle::Error::Holder { fault, .. } => Some(*fault),
+            _ => None,
+        };
+        matches!(self, Self::Crosshandle(error) if fault(error) == Some(crosshandle::HolderFault::Fenced))
+    }
+
     /// Returns whether the other process or the holder has ended, or nobody holds the name.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Crosshandle(error) if error.is_peer_dead()

@@ -11,7 +11,7 @@ use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
 use crosshandle::handle::BackendKind;
-use crosshandle::holder::HeldName;
+use crosshandle::holder::{Backup, HeldName, Recovered};
 use crosshandle::{Access, Context, Memory, MemoryHandle, MemoryRange, SharedBytes, VirtualRange};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,15 +33,15 @@ pub struct Model {
     range: Option<Arc<VirtualRange>>,
     /// `None` while the model sleeps.
     memory: Option<Arc<Memory>>,
+    /// Brings it back when both holders have died, if that was asked for.
+    backup: Option<Backup>,
     context: ContextOf,
     store: Store,
 }
 
 /// What a name stands for, before its data is mapped.
 pub(crate) struct Parts {
-    name: String,
-    version: u64,
-    pub(crate) label: String,
+    held: HeldName,
     pub(crate) data: MemoryHandle,
     pub(crate) listing: Memory,
     pub(crate) state: State,
@@ -84,20 +84,34 @@ impl Parts {
         let state = State::open(&host, words, hash::pieces(data.len()));
         Ok(Self {
             state: state.map_err(|error| not_a_model(name, error.to_string()))?,
-            version: held.version,
-            label: held.label,
-            name: held.name,
+            held,
             data,
             listing,
         })
     }
 
     pub(crate) fn name(&self) -> &str {
-        &self.name
+        &self.held.name
     }
 
     pub(crate) fn version(&self) -> u64 {
-        self.version
+        self.held.version
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.held.label
+    }
+
+    /// Returns whether whoever brought the memory back could have brought other bytes.
+    fn is_unverified(&self) -> bool {
+        self.held
+            .recovered
+            .is_some_and(|how| how != Recovered::SameFiles)
+    }
+
+    /// Keeps the memory so that it comes back when both holders have died.
+    fn back_up(&self, store: &Store) -> Result<Backup> {
+        Ok(store.holder().back_up(&self.held)?)
     }
 }
 
@@ -166,9 +180,12 @@ impl Model {
         let agreed = parts.state.agreed_address()?;
         let range = options.reserve(&context, bytes as usize, agreed)?;
         let memory = map(&context, range.as_ref(), &parts.data)?;
-        Ok(Self {
-            name: parts.name,
-            version: parts.version,
+        let backup = options.is_backed_up.then(|| parts.back_up(store));
+        let is_unverified = parts.is_unverified();
+        let model = Self {
+            version: parts.version(),
+            backup: backup.transpose()?,
+            name: parts.held.name,
             hash,
             manifest,
             seen,
@@ -179,7 +196,11 @@ impl Model {
             memory: Some(Arc::new(memory)),
             context: ContextOf(context),
             store: store.clone(),
-        })
+        };
+        if is_unverified {
+            model.verify(&LoadOptions::new())?;
+        }
+        Ok(model)
     }
 
     /// Returns the name under which the model was opened.
@@ -256,15 +277,10 @@ impl Model {
         let deadline = deadline_after(UPDATE_PATIENCE);
         let (manifest, _, seen) =
             read_settled(&self.state, &self.listing, &self.name, bytes, deadline)?;
-        let expected = manifest.data_hash.ok_or(Error::NoHash)?;
-        let progress = |done| options.tell(done, bytes);
-        let work = Work::new(&self.context.0, memory, options, &progress);
-        let pieces: Vec<u64> = (0..hash::pieces(bytes)).collect();
-        let found = hash::combine(&work.hash(&pieces)?, bytes);
-        match found == expected {
-            _ if !self.is_still(seen)? => Err(Error::Overwritten),
-            true => Ok(()),
-            false => Err(Error::Changed { expected, found }),
+        let verified = verify(&self.context.0, memory, &manifest, options);
+        match verified {
+            Ok(()) | Err(Error::Changed { .. }) if !self.is_still(seen)? => Err(Error::Overwritten),
+            verified => verified,
         }
     }
 
@@ -371,6 +387,11 @@ impl Model {
         let moved = moving::move_to(&self.store, self, device, options)?;
         self.sleep()?;
         self.version = moved.version;
+        // What it kept is not what the name stands for any more.
+        if self.backup.take().is_some() {
+            let held = self.store.holder().open(&self.name)?;
+            self.backup = Some(self.store.holder().back_up(&held)?);
+        }
         Ok(())
     }
 
@@ -432,15 +453,40 @@ impl Model {
             if !manifest.has_layout_of(&self.manifest) {
                 return Err(Error::OtherLayout(self.name.clone()));
             }
-            let memory = map(&self.context.0, Some(range), &parts.data)?;
+            let memory = Arc::new(map(&self.context.0, Some(range), &parts.data)?);
+            if parts.is_unverified() {
+                verify(&self.context.0, &memory, &manifest, &LoadOptions::new())?;
+            }
             Ok((parts, manifest, hash, seen, memory))
         });
         let (parts, manifest, hash, seen, memory) = woken?;
-        let is_another = (parts.version, hash) != (self.version, self.hash);
-        (self.version, self.hash, self.seen) = (parts.version, hash, seen);
+        let is_another = (parts.version(), hash) != (self.version, self.hash);
+        if self.backup.is_some() {
+            self.backup = Some(parts.back_up(&self.store)?);
+        }
+        (self.version, self.hash, self.seen) = (parts.version(), hash, seen);
         (self.state, self.listing, self.handle) = (parts.state, parts.listing, parts.data);
-        (self.manifest, self.memory) = (manifest, Some(Arc::new(memory)));
+        (self.manifest, self.memory) = (manifest, Some(memory));
         Ok(is_another)
+    }
+}
+
+/// Compares the hash of all bytes with what a manifest says of them.
+fn verify(
+    context: &Context,
+    memory: &Memory,
+    manifest: &Manifest,
+    options: &LoadOptions,
+) -> Result<()> {
+    let bytes = memory.len() as u64;
+    let expected = manifest.data_hash.ok_or(Error::NoHash)?;
+    let progress = |done| options.tell(done, bytes);
+    let work = Work::new(context, memory, options, &progress);
+    let pieces: Vec<u64> = (0..hash::pieces(bytes)).collect();
+    let found = hash::combine(&work.hash(&pieces)?, bytes);
+    match found == expected {
+        true => Ok(()),
+        false => Err(Error::Changed { expected, found }),
     }
 }
 

@@ -44,6 +44,7 @@ pub struct OpenOptions {
     pub(crate) patience: Duration,
     place: Place,
     is_elsewhere_fine: bool,
+    pub(crate) is_backed_up: bool,
 }
 
 impl Default for OpenOptions {
@@ -60,6 +61,7 @@ impl OpenOptions {
             patience: UPDATE_PATIENCE,
             place: Place::Mapped,
             is_elsewhere_fine: false,
+            is_backed_up: false,
         }
     }
 
@@ -97,6 +99,14 @@ impl OpenOptions {
     /// Sets whether other addresses are taken if the wanted ones are not free (default: no, opening fails).
     pub fn or_elsewhere(mut self, is_fine: bool) -> Self {
         self.is_elsewhere_fine = is_fine;
+        self
+    }
+
+    /// Sets whether the model comes back from this process if the holder and its successor die at the same moment
+    /// (default: no): see [`Backup`](crosshandle::holder::Backup). It takes a descriptor for each part, and keeps the memory
+    /// also while the model sleeps.
+    pub fn back_up(mut self, back_up: bool) -> Self {
+        self.is_backed_up = back_up;
         self
     }
 

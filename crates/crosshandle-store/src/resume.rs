@@ -115,7 +115,7 @@ impl Loading {
             )),
             false => error,
         })?;
-        let is_other = parts.label != label;
+        let is_other = parts.label() != label;
         let data = match is_other {
             true => None,
             false => Some(context.open_memory(&parts.data)?),

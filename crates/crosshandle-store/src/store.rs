@@ -10,7 +10,7 @@ use crate::source::{NamedBytes, NamedRange, Source};
 use crate::tuning::MAX_LOOKS;
 use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
-use crosshandle::holder::{HoldOptions, Holder};
+use crosshandle::holder::{ClaimOptions, HoldOptions, Holder};
 use crosshandle::{Context, ContextOptions, Device, MemoryHandle, PeerPolicy};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -163,6 +163,16 @@ impl Store {
     /// As [`open`](Self::open); [`Error::Crosshandle`] if the name's writing token was not shown.
     pub fn updater(&self, name: &str) -> Result<Updater> {
         self.look_again(|| Updater::open(self, name))
+    }
+
+    /// Claims a name as its one writer, in a new epoch, and opens the model to write new contents into its tensors: see
+    /// [`Holder::claim`].
+    ///
+    /// # Errors
+    /// As [`updater`](Self::updater); [`crosshandle::Error::Holder`] with [`crosshandle::HolderFault::Fenced`] while
+    /// somebody else may write it.
+    pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Updater> {
+        self.look_again(|| Updater::claim(self, name, options))
     }
 
     /// Waits until a name has a later version than a model that was opened, for at most `timeout`, and opens

@@ -9,6 +9,7 @@ use crate::source::{NamedBytes, Source};
 use crate::state::{Moment, Phase, State, deadline_after};
 use crate::store::Store;
 use crate::{Hash, LoadOptions};
+use crosshandle::holder::{ClaimOptions, Lease};
 use crosshandle::{Access, Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -30,6 +31,8 @@ pub struct Updater {
     context: Context,
     /// For copies on the device, made when it is first needed.
     queue: Option<Queue>,
+    /// The right to write alone, if the name was claimed.
+    lease: Option<Lease>,
 }
 
 impl fmt::Debug for Updater {
@@ -43,7 +46,28 @@ impl fmt::Debug for Updater {
 
 impl Updater {
     pub(crate) fn open(store: &Store, name: &str) -> Result<Self> {
-        let parts = Parts::open(store, name, Access::ReadWrite)?;
+        Self::of(store, Parts::open(store, name, Access::ReadWrite)?)
+    }
+
+    /// Claims a name, and opens it to write.
+    pub(crate) fn claim(store: &Store, name: &str, options: &ClaimOptions) -> Result<Self> {
+        let lease = store.holder().claim(name, options)?;
+        let parts = Parts::of(store, lease.held().clone(), Access::ReadWrite);
+        match parts.and_then(|parts| Self::of(store, parts)) {
+            Ok(updater) => Ok(Self {
+                lease: Some(lease),
+                ..updater
+            }),
+            Err(error) => {
+                // It would keep others out for as long as this process runs.
+                let _ = lease.end();
+                Err(error)
+            }
+        }
+    }
+
+    fn of(store: &Store, parts: Parts) -> Result<Self> {
+        let name = parts.name();
         let context = store.context_for(&parts.data)?;
         let data = context.open_memory(&parts.data)?;
         // An update changes nothing of it but the hash, so it may be read at any time.
@@ -62,7 +86,34 @@ impl Updater {
             event,
             context,
             queue: None,
+            lease: None,
         })
+    }
+
+    /// Returns the number of this process as the name's one writer; `None` if the name was not claimed.
+    pub fn epoch(&self) -> Option<u64> {
+        self.lease.as_ref().map(Lease::epoch)
+    }
+
+    /// Ends: this process writes the model no more, and if it has claimed the name, the next one may. Dropped without
+    /// this, it keeps the claim until the process ends.
+    ///
+    /// # Errors
+    /// [`crosshandle::Error::Holder`] if there is no holder, or the name has another writer by now.
+    pub fn end(self) -> Result<()> {
+        let Self {
+            lease,
+            data,
+            listing,
+            state,
+            ..
+        } = self;
+        // First: the holder looks for who has it open for writing when the next one claims it.
+        drop((data, listing, state));
+        match lease {
+            Some(lease) => Ok(lease.end()?),
+            None => Ok(()),
+        }
     }
 
     /// Returns the name of the model.

@@ -6,8 +6,10 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Instant;
 
 /// A holder and its successor, ended with the test.
@@ -66,6 +68,57 @@ fn model(sandbox: &Sandbox, name: &str, len: usize) -> PathBuf {
     bytes.extend_from_slice(header.as_bytes());
     bytes.extend(contents(len + 24));
     sandbox.file(name, &bytes)
+}
+
+#[test]
+fn a_model_comes_back_from_a_reader_that_keeps_it() {
+    let sandbox = Sandbox::new();
+    let file = model(&sandbox, "model.safetensors", 1 << 20);
+    let pair = Pair::start(&sandbox);
+    sandbox.run(["load", text(&file), "--name", "m"]).expect(0);
+    sandbox.run(["load", text(&file), "--name", "n"]).expect(0);
+    let mut reader = sandbox
+        .command(["verify", "m", "--stay", "--keep"])
+        // It stays until this is closed.
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a reader");
+    let mut verified = String::new();
+    BufReader::new(reader.stdout.take().expect("piped"))
+        .read_line(&mut verified)
+        .expect("it is verified");
+    let (holder, successor) = pair.await_safe();
+    // So that it cannot start another one.
+    let pid = Pid::from_raw(holder.try_into().expect("a process")).expect("a process");
+    kill_process(pid, Signal::STOP).expect("it lives");
+    kill(successor);
+    kill(holder);
+    let begin = Instant::now();
+    while sandbox.run(["ls"]).code() == Some(0) {
+        assert!(begin.elapsed() < STEP_TIMEOUT, "somebody holds still");
+    }
+    let pair = Pair::start(&sandbox);
+    let begin = Instant::now();
+    while sandbox.run(["verify", "m"]).code() != Some(0) {
+        assert!(begin.elapsed() < STEP_TIMEOUT, "it does not come back");
+    }
+    assert_eq!(verified, sandbox.run(["verify", "m"]).expect(0).text());
+    let listed = sandbox.run(["ls", "--json"]).expect(0).json();
+    assert_eq!(listed[0]["recovered"], "same files");
+    let listed = sandbox.run(["ls"]).expect(0);
+    assert!(listed.text().contains("recovered"), "{}", listed.text());
+    let checked = sandbox.run(["hold", "--check"]).expect(0);
+    assert!(
+        checked.text().contains("1 name(s) of a holder"),
+        "{}",
+        checked.text()
+    );
+    let lost = sandbox.run(["verify", "n"]).expect(1);
+    assert!(lost.stderr.contains("died together"), "{}", lost.stderr);
+    drop(reader.stdin.take());
+    assert!(reader.wait().expect("our child").success());
+    drop(pair);
 }
 
 #[test]

@@ -584,7 +584,7 @@ class StoreClient:
 
     def __new__(cls, socket_dir: str | None = None, token: str | None = None) -> StoreClient: ...
     def open(
-        self, name: str, *, expected_hash: str | None, place: str | int | None, or_elsewhere: bool, timeout: float
+        self, name: str, *, place: str | int | None, timeout: float, options: dict[str, Any]
     ) -> StoreModel:
         """Opens a model."""
     def load(
@@ -601,7 +601,7 @@ class StoreClient:
         hold: dict[str, Any],
     ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
         """Copies tensors of the host's, and hands them over."""
-    def updater(self, name: str) -> StoreUpdater:
+    def updater(self, name: str, *, claim: bool, force: bool, timeout: float | None) -> StoreUpdater:
         """Opens a model to write its tensors in place."""
     def forget_contexts(self) -> None:
         """Lets go of the contexts that it keeps for later calls."""
@@ -654,6 +654,9 @@ class StoreUpdater:
     @property
     def version(self) -> int:
         """The version that it writes."""
+    @property
+    def epoch(self) -> int | None:
+        """The number of this process as the name's one writer; `None` if the name was not claimed."""
     def update(
         self,
         pieces: Iterable[list[tuple[str, str, list[int], Foreign]]],

@@ -117,6 +117,9 @@ class Held(NamedTuple):
     has_tokens: bool
     device: str
     nbytes: int
+    recovered: str | None = None
+    """`"same files"` or `"unverified"` if it has come back from a process that had it open, after a holder and its successor
+    had died at the same moment. It can be read then, and not written."""
 
 
 class _View:
@@ -364,6 +367,11 @@ class Updater:
         """The version that it writes, also if the name has a later one."""
         return self._updater.version
 
+    @property
+    def epoch(self) -> int | None:
+        """The number of this process as the name's one writer; `None` unless it was claimed."""
+        return self._updater.epoch
+
     def update(
         self,
         tensors: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
@@ -405,6 +413,7 @@ class Store:
         framework: str = "numpy",
         place: str | int | None = None,
         or_elsewhere: bool = False,
+        back_up: bool = False,
         timeout: float = 30.0,
     ) -> Model:
         """Opens a model, to read it. Raises `WrongContents` if it has another hash than `expected_hash`.
@@ -413,11 +422,11 @@ class Store:
         `"agreed"` for the same addresses in every process that asks so, a number for addresses of the program's choice
         (a multiple of 2 MiB), `"sleepable"` for any: such a model can `sleep` and `wake`. If the addresses are taken,
         `AddressTaken` is raised, or with `or_elsewhere` others are used.
-        An update that is under way is waited for, at most `timeout` seconds.
+        With `back_up`, this process brings the model back to the next holder if the one that runs and its successor die at
+        the same moment; that takes some descriptors. An update that is under way is waited for, at most `timeout` seconds.
         """
-        model = self._store.open(
-            name, expected_hash=expected_hash, place=place, or_elsewhere=or_elsewhere, timeout=timeout
-        )
+        options = {"expected_hash": expected_hash, "or_elsewhere": or_elsewhere, "back_up": back_up}
+        model = self._store.open(name, place=place, timeout=timeout, options=options)
         return Model(model, framework, place is not None)
 
     def load(
@@ -484,9 +493,15 @@ class Store:
         hold = {"replace": replace, "read_token": read_token, "write_token": write_token, "admin_token": admin_token}
         return Published(*self._store.publish(name, described, device=device, options=options, hold=hold))
 
-    def updater(self, name: str) -> Updater:
-        """Opens a model to write its tensors in place."""
-        return Updater(self._store.updater(name))
+    def updater(
+        self, name: str, *, claim: bool = False, force: bool = False, timeout: float | None = 0.0
+    ) -> Updater:
+        """Opens a model to write its tensors in place.
+
+        With `claim` this process is its one writer until it ends: others are let in when it has. `timeout` is how long to
+        wait until the writer before has provably ended, in seconds; `force` does not ask for the proof.
+        """
+        return Updater(self._store.updater(name, claim=claim, force=force, timeout=timeout))
 
     def verify(self, name: str, expected_hash: str | None = None, *, threads: int | None = None) -> str:
         """Opens a model and takes the hash of all its bytes. Returns the model's hash."""
@@ -589,11 +604,18 @@ def open(
     framework: str = "numpy",
     place: str | int | None = None,
     or_elsewhere: bool = False,
+    back_up: bool = False,
     timeout: float = 30.0,
 ) -> Model:
     """Opens a model, to read it: see `Store.open`."""
     return _usual.open(
-        name, expected_hash, framework=framework, place=place, or_elsewhere=or_elsewhere, timeout=timeout
+        name,
+        expected_hash,
+        framework=framework,
+        place=place,
+        or_elsewhere=or_elsewhere,
+        back_up=back_up,
+        timeout=timeout,
     )
 
 

@@ -9,7 +9,7 @@ pub(crate) use updater::StoreUpdater;
 
 use crate::foreign::{Bytes, Foreign};
 use crate::interrupt;
-use crosshandle::holder::{HandedOver, HeldName, HoldOptions};
+use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions, Recovered};
 use crosshandle_store::{
     Error, Hash, LoadOptions, LoadTiming, NamedBytes, NamedRange, OpenOptions, Store,
 };
@@ -62,20 +62,23 @@ impl StoreClient {
         Self(store)
     }
 
-    /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address.
-    #[pyo3(signature = (name, *, expected_hash, place, or_elsewhere, timeout))]
+    /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address; `options` has `expected_hash`,
+    /// `or_elsewhere` and `back_up`.
+    #[pyo3(signature = (name, *, place, timeout, options))]
     fn open(
         &self,
         py: Python<'_>,
         name: &str,
-        expected_hash: Option<&str>,
         place: Option<&Bound<'_, PyAny>>,
-        or_elsewhere: bool,
         timeout: f64,
+        options: &Bound<'_, PyDict>,
     ) -> Result<StoreModel> {
-        let mut options = OpenOptions::new().or_elsewhere(or_elsewhere);
-        if let Some(hash) = expected_hash {
-            options = options.expecting(hash_of(hash)?);
+        let given = options;
+        let mut options = OpenOptions::new()
+            .or_elsewhere(item::<bool>(given, "or_elsewhere")?.unwrap_or(false))
+            .back_up(item::<bool>(given, "back_up")?.unwrap_or(false));
+        if let Some(hash) = item::<String>(given, "expected_hash")? {
+            options = options.expecting(hash_of(&hash)?);
         }
         options = match place {
             None => options,
@@ -174,10 +177,31 @@ impl StoreClient {
         })?)
     }
 
-    /// Opens a model to write its tensors in place.
-    fn updater(&self, py: Python<'_>, name: &str) -> Result<StoreUpdater> {
-        let updater = py.detach(|| self.0.updater(name))?;
-        Ok(StoreUpdater::new(updater))
+    /// Opens a model to write its tensors in place; `claim`: as its one writer, `force`: also if that is not proven.
+    #[pyo3(signature = (name, *, claim, force, timeout))]
+    fn updater(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        claim: bool,
+        force: bool,
+        timeout: Option<f64>,
+    ) -> Result<StoreUpdater> {
+        if !claim {
+            let updater = py.detach(|| self.0.updater(name))?;
+            return Ok(StoreUpdater::new(updater));
+        }
+        let begin = Instant::now();
+        let options = ClaimOptions::new().force(force);
+        let wanted = interrupt::timeout(timeout)?.unwrap_or(Duration::MAX);
+        loop {
+            let left = wanted.saturating_sub(begin.elapsed());
+            let options = options.clone().wait(left.min(SLICE));
+            match py.detach(|| self.0.claim(name, &options)) {
+                Err(error) if error.is_fenced() && !left.is_zero() => py.check_signals()?,
+                claimed => return Ok(StoreUpdater::new(claimed?)),
+            }
+        }
     }
 
     /// Lets go of the contexts that it keeps for later calls.
@@ -228,6 +252,11 @@ fn described<'py>(py: Python<'py>, name: &HeldName) -> PyResult<Bound<'py, PyDic
     own.set_item("pinned", name.pinned)?;
     own.set_item("created", name.created_unix_s)?;
     own.set_item("has_tokens", name.has_tokens)?;
+    let recovered = name.recovered.map(|how| match how {
+        Recovered::SameFiles => "same files",
+        _ => "unverified",
+    });
+    own.set_item("recovered", recovered)?;
     let largest = name.parts.iter().max_by_key(|part| part.bytes);
     own.set_item("device", largest.map(|part| &part.device))?;
     let bytes: u64 = name.parts.iter().map(|part| part.bytes).sum();

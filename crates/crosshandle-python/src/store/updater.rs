@@ -17,6 +17,7 @@ use std::time::Instant;
 pub(crate) struct StoreUpdater {
     /// Beside the lock, which an update keeps while it calls the program.
     version: u64,
+    epoch: Option<u64>,
     updater: Mutex<Updater>,
 }
 
@@ -24,6 +25,7 @@ impl StoreUpdater {
     pub(super) fn new(updater: Updater) -> Self {
         Self {
             version: updater.version(),
+            epoch: updater.epoch(),
             updater: Mutex::new(updater),
         }
     }
@@ -35,6 +37,12 @@ impl StoreUpdater {
     #[getter]
     fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The number of this process as the name's one writer; `None` if the name was not claimed.
+    #[getter]
+    fn epoch(&self) -> Option<u64> {
+        self.epoch
     }
 
     /// Does one update: writes what `pieces` yields, lists of tensors, and the tensors of `files`. Returns the model's

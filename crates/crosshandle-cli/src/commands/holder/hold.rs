@@ -99,11 +99,17 @@ fn check(holder: &Holder) -> Result<()> {
         (None, _) => "there is no successor".into(),
     };
     output::line(format_args!(
-        "process {} holds {} under {} name(s), after {} takeover(s); {successor}",
+        "process {} holds {} under {} name(s), after {} takeover(s); {successor}{}",
         status.pid,
         crate::units::bytes(status.bytes),
         status.names,
-        status.takeovers
+        status.takeovers,
+        match status.lost {
+            0 => String::new(),
+            lost => format!(
+                "; {lost} name(s) of a holder that died with its successor have not come back"
+            ),
+        }
     ))?;
     match status.is_safe {
         true => Ok(()),

@@ -7,7 +7,7 @@ use crate::settings::Settings;
 use crate::units::bytes;
 use crosshandle::HolderFault;
 use crosshandle::holder::HoldOptions;
-use crosshandle_store::{Error, Hash, LoadOptions, Store};
+use crosshandle_store::{Error, Hash, LoadOptions, OpenOptions, Store};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -62,6 +62,9 @@ pub(crate) struct VerifyArgs {
     /// Keep the model open, and verify it again for each line of standard input
     #[arg(long)]
     stay: bool,
+    /// Keep it also for a later holder, should the one that runs and its successor die at the same moment
+    #[arg(long, requires = "stay")]
+    keep: bool,
     /// The name's token, if it has one
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
@@ -165,10 +168,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 
 pub(crate) fn verify(args: &VerifyArgs, settings: &Settings) -> Result<()> {
     let store = store(settings, args.token.as_deref());
-    let model = match args.expect {
-        Some(hash) => store.open_expecting(&args.name, hash)?,
-        None => store.open(&args.name)?,
-    };
+    let mut options = OpenOptions::new().back_up(args.keep);
+    if let Some(hash) = args.expect {
+        options = options.expecting(hash);
+    }
+    let model = store.open_with(&args.name, &options)?;
     let verify = || {
         let options = with_progress("verifying");
         let verified = model.verify(&options).map_err(Failure::from);

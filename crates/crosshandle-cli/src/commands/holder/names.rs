@@ -4,7 +4,7 @@ use crate::failure::Result;
 use crate::output;
 use crate::settings::Settings;
 use crate::units::bytes;
-use crosshandle::holder::HeldName;
+use crosshandle::holder::{HeldName, Recovered};
 use serde::Serialize;
 
 #[derive(clap::Args, Debug)]
@@ -47,6 +47,8 @@ struct Listed<'a> {
     created_unix_s: u64,
     epoch: u64,
     writer: Option<u32>,
+    /// How it was found to be the same, if it has come back from a reader.
+    recovered: Option<&'static str>,
     label: &'a str,
     parts: Vec<ListedPart<'a>>,
 }
@@ -80,6 +82,10 @@ pub(crate) fn list(args: &ListArgs, settings: &Settings) -> Result<()> {
             Some(pid) => format!("epoch {} of {pid}", name.epoch),
             None => format!("epoch {}", name.epoch),
         }));
+        state.extend(recovered(name).map(|how| match how {
+            "same files" => "recovered".to_owned(),
+            how => format!("recovered, {how}"),
+        }));
         table.add_row([
             name.name.clone(),
             name.version.to_string(),
@@ -108,6 +114,14 @@ pub(crate) fn pin(args: &PinArgs, settings: &Settings) -> Result<()> {
     Ok(holder.pin(&args.name, !args.undo)?)
 }
 
+/// Says what is known of a name that has come back from a process which had it open.
+fn recovered(name: &HeldName) -> Option<&'static str> {
+    name.recovered.map(|how| match how {
+        Recovered::SameFiles => "same files",
+        _ => "unverified",
+    })
+}
+
 fn sum(name: &HeldName) -> u64 {
     let parts = name.parts.iter().map(|part| part.bytes);
     parts.fold(0, u64::saturating_add)
@@ -123,6 +137,7 @@ fn listed(name: &HeldName) -> Listed<'_> {
         created_unix_s: name.created_unix_s,
         epoch: name.epoch,
         writer: name.writer,
+        recovered: recovered(name),
         label: &name.label,
         parts: name
             .parts

@@ -176,6 +176,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_journal_of_this_user_alone_is_read() {
+        use std::fs::{self, Permissions};
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let path = std::env::temp_dir().join(format!("xh-journal-{}", std::process::id()));
+        let directory = HolderDirectory::open(&path, false).expect("a directory");
+        assert_eq!(directory.journal(100), None);
+        // What is left of one that was not written to its end is in nobody's way.
+        fs::write(path.join(NEXT_JOURNAL), "half of").expect("written");
+        for text in ["one", "another"] {
+            directory.write_journal(text.as_bytes()).expect("written");
+            assert_eq!(directory.journal(100).as_deref(), Some(text.as_bytes()));
+        }
+        assert_eq!(directory.journal(3), None, "it is longer");
+        let journal = path.join(JOURNAL);
+        for mode in [0o644, 0o620] {
+            fs::set_permissions(&journal, Permissions::from_mode(mode)).expect("changed");
+            assert_eq!(directory.journal(100), None, "{mode:o}");
+        }
+        fs::set_permissions(&journal, Permissions::from_mode(0o600)).expect("changed");
+        fs::rename(&journal, path.join("elsewhere")).expect("renamed");
+        symlink(path.join("elsewhere"), &journal).expect("a link");
+        assert_eq!(directory.journal(100), None, "a link");
+        directory.clear(false);
+        assert!(!journal.exists());
+        fs::remove_dir_all(&path).expect("removed");
+    }
+
+    #[test]
     fn one_socket_answers_under_many_names() {
         let path = std::env::temp_dir().join(format!("xh-held-{}", std::process::id()));
         let directory = HolderDirectory::open(&path, false).expect("a directory");
