@@ -5,6 +5,7 @@
 //! a panic in the middle of something, and a driver newer than the bindings may return codes that
 //! `cudarc`'s result type does not know, so they are taken as numbers.
 
+mod fabric;
 mod function;
 mod graph;
 mod handle;
