@@ -169,7 +169,7 @@ pub use api::queue::Queue;
 pub use api::report;
 pub use api::virtual_range::{VirtualRange, VirtualRangeExport};
 pub use error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
-pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
+pub use handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;

@@ -124,7 +124,7 @@ pub(crate) use submission::{
 pub(crate) use wait_list::{WaitList, WaitPoint};
 
 use crate::error::{Error, Result};
-use crate::handle::{BackendKind, DeviceUuid};
+use crate::handle::{BackendKind, DRIVER_HANDLE_SIZE, DeviceUuid};
 use crate::ipc::{BackendBlob, DriverEvents, Import, Shared};
 use crate::types::{
     Access, Address, AffinityDomain, DeviceInfo, ImageLimits, KernelArguments, KernelLimits,
@@ -259,6 +259,11 @@ pub(crate) trait BackendContext: Send + Sync {
         None
     }
 
+    /// Returns what makes memory for other hosts, if the device is made for a fabric.
+    fn fabric(&self) -> Option<&dyn Fabric> {
+        None
+    }
+
     /// Returns the maker of native mirrors, if the driver has events that cross processes.
     fn driver_events(&self) -> Option<Arc<dyn DriverEvents>> {
         None
@@ -292,6 +297,19 @@ pub(crate) trait BackendContext: Send + Sync {
 pub(crate) trait DriverHandles {
     /// Maps memory of another process by the driver's handle to it. The handle and `len` are the exporter's word.
     fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>>;
+}
+
+/// A fabric of GPUs of several hosts, each of which accesses the others' memory.
+pub(crate) trait Fabric {
+    /// Makes memory of at least `len` bytes, mapped, and the driver's handle of it for other hosts.
+    fn create_segment(&self, len: usize) -> Result<(Arc<dyn Segment>, [u8; DRIVER_HANDLE_SIZE])>;
+
+    /// Maps memory by the driver's handle, maybe another host's. The handle and `len` are anybody's word.
+    fn import_segment(
+        &self,
+        handle: &[u8; DRIVER_HANDLE_SIZE],
+        len: usize,
+    ) -> Result<Arc<dyn Segment>>;
 }
 
 /// The loader of programs for one device.

@@ -27,7 +27,7 @@ pub enum HandleError {
     /// The bytes lack the magic number, or the text lacks a handle's prefix.
     #[error(
         "this is not a handle: its bytes start with \"XHDL\", its text with \"xhm2.\", \"xhp2.\" \
-         or \"xhe2.\"; pass the handle as its exporter gave it"
+         or \"xhe2.\" (a fabric handle's with \"XHDF\" and \"xhf1.\"); pass the handle as its exporter gave it"
     )]
     NotAHandle,
     /// The handle is of another version of the format.

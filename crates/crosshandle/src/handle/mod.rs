@@ -20,6 +20,10 @@
 //! importer presents it to the exporter, which gives nothing without it. Both forms of a handle
 //! reveal the key; `Debug` and [`Explanation`] do not.
 //!
+//! # Fabrics
+//! A [`FabricHandle`] is another kind of thing, with a layout of its own: the driver's handle of memory that other hosts
+//! of an NVLink fabric open directly.
+//!
 //! # Bundles
 //! A [`bundle`] carries several handles at once, with the layout of an array in the memory of each.
 //!
@@ -29,6 +33,7 @@
 pub mod bundle;
 mod error;
 mod explain;
+mod fabric;
 mod fields;
 mod text;
 mod types;
@@ -39,6 +44,8 @@ mod tests;
 
 pub use error::HandleError;
 pub use explain::{Explanation, SharedRange};
+pub(crate) use fabric::DRIVER_HANDLE_SIZE;
+pub use fabric::{FABRIC_HANDLE_SIZE, FabricHandle};
 pub use fields::{BackendKind, DeviceUuid, Fields, HandleKind, Key, UnknownBackend};
 pub use text::TEXT_LENGTH;
 pub use types::{AnyHandle, EventHandle, MemoryHandle, PhysicalMemoryHandle};

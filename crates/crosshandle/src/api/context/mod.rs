@@ -1,6 +1,7 @@
 //! Contexts: they allocate, export and open memory and events on one device.
 
 mod bundle;
+mod fabric;
 mod file;
 mod native;
 mod tuning;

@@ -7,11 +7,11 @@ use super::{image, program, queue};
 use crate::error::Result;
 use crate::hal::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceImage, DeviceLevels,
-    DeviceSampler, DeviceView, DriverGraph, DriverHandles, ExternalMemory, GraphNodes, Graphs,
-    Images, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment,
+    DeviceSampler, DeviceView, DriverGraph, DriverHandles, ExternalMemory, Fabric, GraphNodes,
+    Graphs, Images, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment,
     ViewSource, Views, Work,
 };
-use crate::handle::{BackendKind, DeviceUuid};
+use crate::handle::{BackendKind, DRIVER_HANDLE_SIZE, DeviceUuid};
 use crate::ipc::{BackendBlob, Import, Shared};
 use crate::types::{
     Access, DeviceInfo, ImageDescription, ImageFormat, ImageLimits, KernelLimits, MemoryKind,
@@ -137,6 +137,11 @@ impl BackendContext for CudaContext {
         Some(self)
     }
 
+    fn fabric(&self) -> Option<&dyn Fabric> {
+        let capabilities = &self.gpu.info().capabilities;
+        capabilities.fabric_memory.then_some(self as _)
+    }
+
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
         Ok(Arc::new(CudaPhysical::create(&self.gpu, len)?))
     }
@@ -241,5 +246,19 @@ impl Programs for CudaContext {
     unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>> {
         // SAFETY: promised by the caller.
         Ok(unsafe { program::adopt(&self.gpu, program, ownership) })
+    }
+}
+
+impl Fabric for CudaContext {
+    fn create_segment(&self, len: usize) -> Result<(Arc<dyn Segment>, [u8; DRIVER_HANDLE_SIZE])> {
+        memory::create_for_fabric(&self.gpu, len)
+    }
+
+    fn import_segment(
+        &self,
+        handle: &[u8; DRIVER_HANDLE_SIZE],
+        len: usize,
+    ) -> Result<Arc<dyn Segment>> {
+        memory::import_from_fabric(&self.gpu, handle, len)
     }
 }

@@ -61,6 +61,7 @@ fn describe() -> DeviceInfo {
             read_only_memory: true,
             host_accessible_memory: true,
             partial_mappings: true,
+            fabric_memory: false,
             late_failures: true,
             native_graphs: false,
             unified_memory: true,

@@ -133,6 +133,9 @@ pub struct Capabilities {
     pub host_accessible_memory: bool,
     /// Parts of physical memory can be mapped. Where absent, only all of it at once.
     pub partial_mappings: bool,
+    /// The device has memory whose [fabric handles](crate::Context::allocate_fabric_memory) other hosts open. Whether the
+    /// system permits it shows when such memory is allocated.
+    pub fabric_memory: bool,
     /// A command in a queue fails if a signal that it waits for fails, however late that is. Where
     /// absent, it fails if the signal has failed when the command is submitted, and if a function of
     /// the host ([`Command::call`](crate::Command::call)) fails later; after the death of a process it

@@ -81,6 +81,8 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             fused_multiply_add: has_descriptors,
             // The driver takes no offset into an allocation.
             partial_mappings: false,
+            fabric_memory: has_descriptors
+                && can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
             // A stream compares numbers, and goes on when they are reached.
             late_failures: false,
             native_graphs: driver.has_graphs(),

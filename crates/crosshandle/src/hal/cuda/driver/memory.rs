@@ -302,7 +302,7 @@ fn location(device: DeviceHandle) -> CUmemLocation {
     }
 }
 
-fn properties(device: DeviceHandle) -> CUmemAllocationProp {
+pub(super) fn properties(device: DeviceHandle) -> CUmemAllocationProp {
     // SAFETY: numbers, a null pointer, and enumerations in which zero is a value.
     let zeroed: CUmemAllocationProp = unsafe { MaybeUninit::zeroed().assume_init() };
     CUmemAllocationProp {

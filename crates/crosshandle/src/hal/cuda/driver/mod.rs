@@ -6,6 +6,7 @@
 //! `cudarc`'s result type does not know, so they are taken as numbers.
 
 mod external;
+mod fabric;
 mod function;
 mod graph;
 mod handle;

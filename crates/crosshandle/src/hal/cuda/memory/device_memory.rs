@@ -6,6 +6,7 @@ use crate::hal::cuda::device::Gpu;
 use crate::hal::cuda::driver::{Allocation, DeviceAddress};
 use crate::hal::cuda::scheduler;
 use crate::hal::cuda::tuning::KEPT_PART;
+use crate::handle::DRIVER_HANDLE_SIZE;
 use crate::ipc::Shared;
 use crate::os::descriptor;
 use crate::os::descriptor::FileKind;
@@ -100,6 +101,50 @@ impl CudaPhysical {
             gpu: Arc::clone(gpu),
             len,
             // The driver keeps the memory now; the descriptor goes.
+            descriptor: OnceLock::new(),
+            kept: OnceLock::new(),
+            is_imported: true,
+        })
+    }
+
+    /// Allocates memory that other hosts of the fabric can import, too, and returns the driver's handle for them.
+    pub(crate) fn create_for_fabric(
+        gpu: &Arc<Gpu>,
+        len: usize,
+    ) -> Result<(Self, [u8; DRIVER_HANDLE_SIZE])> {
+        let _current = gpu.enter()?;
+        let driver = gpu.driver();
+        let unit = driver.fabric_granularity(gpu.handle())?;
+        let len = len
+            .checked_next_multiple_of(unit.max(gpu.info().granularity))
+            .ok_or_else(|| Error::out_of_memory(len))?;
+        let allocation = driver.create_fabric_memory(gpu.handle(), len)?;
+        let handle = driver.export_to_fabric(&allocation)?;
+        let memory = Self {
+            allocation,
+            gpu: Arc::clone(gpu),
+            len,
+            descriptor: OnceLock::new(),
+            kept: OnceLock::new(),
+            is_imported: false,
+        };
+        Ok((memory, handle))
+    }
+
+    /// Imports memory of the fabric. `len` is the handle's word; the driver refuses to map more than there is.
+    pub(crate) fn import_from_fabric(
+        gpu: &Arc<Gpu>,
+        handle: &[u8; DRIVER_HANDLE_SIZE],
+        len: usize,
+    ) -> Result<Self> {
+        if len == 0 || !len.is_multiple_of(gpu.info().granularity) {
+            return Err(Error::Protocol("its memory is not of whole pages"));
+        }
+        let _current = gpu.enter()?;
+        Ok(Self {
+            allocation: gpu.driver().import_from_fabric(handle)?,
+            gpu: Arc::clone(gpu),
+            len,
             descriptor: OnceLock::new(),
             kept: OnceLock::new(),
             is_imported: true,

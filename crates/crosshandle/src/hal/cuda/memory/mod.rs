@@ -18,6 +18,7 @@ use super::tuning::{WORD_PAGE_BYTES, WORDS_RESERVED};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::hal::host::HostSegment;
+use crate::handle::DRIVER_HANDLE_SIZE;
 use crate::os::descriptor;
 use crate::os::descriptor::FileKind;
 use crate::types::{Access, MemoryKind};
@@ -54,6 +55,26 @@ pub(super) fn import(
     }
     let memory = CudaPhysical::import(gpu, file, len)?;
     Ok(Arc::new(CudaSegment::map(memory, access)?))
+}
+
+/// Returns new device memory of at least `len` bytes, mapped, and the driver's handle of it for the fabric.
+pub(super) fn create_for_fabric(
+    gpu: &Arc<Gpu>,
+    len: usize,
+) -> Result<(Arc<dyn Segment>, [u8; DRIVER_HANDLE_SIZE])> {
+    let (memory, handle) = CudaPhysical::create_for_fabric(gpu, len)?;
+    let segment = CudaSegment::map(memory, Access::ReadWrite)?;
+    Ok((Arc::new(segment), handle))
+}
+
+/// Maps memory of the fabric.
+pub(super) fn import_from_fabric(
+    gpu: &Arc<Gpu>,
+    handle: &[u8; DRIVER_HANDLE_SIZE],
+    len: usize,
+) -> Result<Arc<dyn Segment>> {
+    let memory = CudaPhysical::import_from_fabric(gpu, handle, len)?;
+    Ok(Arc::new(CudaSegment::map(memory, Access::ReadWrite)?))
 }
 
 /// Bytes from one word to the next: a cache line.

@@ -18,6 +18,7 @@ mod crowd;
 mod dropped;
 mod ended;
 mod external;
+mod fabric;
 mod images;
 mod native;
 mod pieces;

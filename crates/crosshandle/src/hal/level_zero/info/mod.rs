@@ -95,6 +95,7 @@ pub(crate) fn describe(
             read_only_memory: false,
             host_accessible_memory: false,
             partial_mappings: true,
+            fabric_memory: false,
             late_failures: true,
             native_graphs: false,
             unified_memory: has(ZE_DEVICE_PROPERTY_FLAG_INTEGRATED),

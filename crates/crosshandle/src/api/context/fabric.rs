@@ -1,0 +1,54 @@
+//! Memory that other hosts of an NVLink fabric open directly.
+
+use super::Context;
+use crate::api::memory::Memory;
+use crate::error::{Error, Result};
+use crate::hal::Fabric;
+use crate::handle::FabricHandle;
+use crate::os::process;
+
+impl Context {
+    fn fabric(&self) -> Result<&dyn Fabric> {
+        self.core().backend().fabric().ok_or_else(|| {
+            Error::Unsupported(format!(
+                "{} has no memory that other hosts open directly (Capabilities::fabric_memory): use a link \
+                 (crosshandle-link)",
+                self.device().info().name
+            ))
+        })
+    }
+
+    /// Allocates device memory of at least `len` bytes that other hosts of the same NVLink fabric open directly, and
+    /// returns it with its handle for them.
+    ///
+    /// Within this host it is shared by its ordinary [handle](Memory::handle). The driver keeps it while any process of
+    /// any host has it open.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for devices without a fabric; [`Error::Driver`] with CUDA's `NOT_PERMITTED` where this
+    /// process may use no IMEX channel.
+    pub fn allocate_fabric_memory(&self, len: usize) -> Result<(Memory, FabricHandle)> {
+        if len == 0 {
+            return Err(Error::invalid("no bytes are no memory"));
+        }
+        let (segment, driver) = self.fabric()?.create_segment(len)?;
+        let whole = segment.len();
+        let device = self.device().info().uuid;
+        let handle = FabricHandle::new(process::host_identity(), device, whole as u64, driver);
+        Ok((Memory::adopted(self.core(), segment, 0, whole), handle))
+    }
+
+    /// Opens memory of this or another host of the same NVLink fabric: no link is needed, and no process of the other
+    /// host is asked.
+    ///
+    /// # Errors
+    /// As [`allocate_fabric_memory`](Self::allocate_fabric_memory); [`Error::Driver`] too for a handle whose memory is
+    /// not there any more, or not in reach.
+    pub fn open_fabric_memory(&self, handle: &FabricHandle) -> Result<Memory> {
+        let len = usize::try_from(handle.len()).map_err(|_| Error::invalid("it is too long"))?;
+        let segment = self
+            .fabric()?
+            .import_segment(&handle.driver_handle(), len)?;
+        Ok(Memory::adopted(self.core(), segment, 0, len))
+    }
+}

@@ -1,0 +1,18 @@
+//! Memory that other hosts open directly: what a device without a fabric answers.
+
+use crosshandle::{Context, Device, ErrorKind, FabricHandle};
+
+#[test]
+fn devices_without_a_fabric_say_so() {
+    let device = Device::find("host").unwrap();
+    assert!(!device.info().capabilities.fabric_memory);
+    let context = Context::new(&device).unwrap();
+    let refused = context.allocate_fabric_memory(1 << 21).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("link"), "{refused}");
+    // A well-formed handle that a host with a GPU might have made.
+    let text = "xhf1.WEhERgECAAAHAAAAAAAAAAAAIAAAAAAAAwMDAwMDAwMDAwMDAwMDAwkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkAAAAA";
+    let handle = text.parse::<FabricHandle>();
+    // Its tag is wrong.
+    assert!(handle.unwrap_err().to_string().contains("damaged"));
+}
