@@ -227,7 +227,7 @@ impl Loaded {
         let host = store.context_on("host")?;
         let listing = host.allocate(text.len())?;
         listing.write(0, &text)?;
-        let state = State::create(&host, choose_agreed(&context, data.len()), &pieces)?;
+        let state = State::create(&host, choose_agreed(data.len()), &pieces)?;
         Ok(Self {
             store: store.clone(),
             manifest,

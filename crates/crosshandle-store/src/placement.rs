@@ -18,25 +18,11 @@ const RESERVED_UNIT: usize = 2 << 20;
 /// also in a process with torch.
 const AGREED: Range<usize> = 0x1000_0000_0000..0x5000_0000_0000;
 
-/// Addresses that are tried before one is taken that could not be had. Halved: a driver that gives few addresses is asked too
-/// seldom. Doubled: a load takes some microseconds more there.
-const MAX_CHOICES: usize = 64;
-
-/// Chooses the address that the readers of a model of `bytes` bytes agree on, so that hardly two models have the same: one
-/// that the device's driver gives when it is asked for it, since it does not give all.
-pub(crate) fn choose_agreed(context: &Context, bytes: usize) -> usize {
-    let len = bytes.next_multiple_of(RESERVED_UNIT);
-    let places = AGREED.len().saturating_sub(len) / RESERVED_UNIT;
-    let choose = || {
-        let random = RandomState::new().hash_one(bytes) as usize;
-        AGREED.start + random % places.max(1) * RESERVED_UNIT
-    };
-    let can_be_had = |address: &usize| {
-        let reserved = context.reserve_at(ptr::without_provenance(*address), len);
-        reserved.is_ok_and(|range| range.as_ptr().addr() == *address)
-    };
-    let mut choices = (0..MAX_CHOICES).map(|_| choose());
-    choices.find(can_be_had).unwrap_or_else(choose)
+/// Chooses the address that the readers of a model of `bytes` bytes agree on, so that hardly two models have the same.
+pub(crate) fn choose_agreed(bytes: usize) -> usize {
+    let random = RandomState::new().hash_one(bytes) as usize;
+    let places = AGREED.len().saturating_sub(bytes) / RESERVED_UNIT;
+    AGREED.start + random % places.max(1) * RESERVED_UNIT
 }
 
 /// Where a model is to lie in a process.

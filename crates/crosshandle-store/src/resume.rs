@@ -85,7 +85,7 @@ impl Loading {
         let listing = host.allocate(text.len())?;
         listing.write(0, &text)?;
         let pieces = hash::pieces(source.bytes);
-        let state = State::create_empty(&host, choose_agreed(context, data.len()), pieces)?;
+        let state = State::create_empty(&host, choose_agreed(data.len()), pieces)?;
         let event = event(&host)?;
         let moment = state.claim(&event, deadline_after(LOADER_PATIENCE))?;
         let loading = Self {
