@@ -94,7 +94,7 @@ def engine(pipe: Connection, device: str) -> None:
 
 
 class Orders:
-    def __init__(self, held: dict[str, Any], device: str, store: Any, pipe: Connection):
+    def __init__(self, held: dict[str, Any], device: str, store: Any, pipe: Connection | None):
         self.held, self.device, self.store, self.pipe = held, device, store, pipe
 
     def ready(self) -> bool:
@@ -110,6 +110,24 @@ class Orders:
         self.held[name] = model
         return took
 
+    def places(self, name: str) -> str:
+        """The addresses, in units of half a TiB, at which the model can be mapped."""
+        good = []
+        for unit in range(1, 256):
+            address = (unit << 39) + (77 << 21)
+            try:
+                self.store.open(name, framework="crosshandle", place=address).close()
+                good.append(unit)
+            except self.store.AddressTaken:
+                pass
+        spans: list[list[int]] = []
+        for unit in good:
+            if spans and spans[-1][1] == unit - 1:
+                spans[-1][1] = unit
+            else:
+                spans.append([unit, unit])
+        return ", ".join(f"{low << 39:#x}-{(high + 1) << 39:#x}" for low, high in spans) or "none"
+
     def drop(self, name: str) -> None:
         del self.held[name]
 
@@ -121,6 +139,7 @@ class Orders:
     def await_update(self, name: str) -> float:
         model = self.held[name]
         number = model.stable()
+        assert self.pipe
         self.pipe.send("waiting")
         model.next_update(number, DEADLINE)
         return time.monotonic()
@@ -504,6 +523,21 @@ class Run:
         for reader in readers:
             reader.kill()
 
+    def places(self) -> Iterator[str]:
+        """Which addresses the driver gives when it is asked for them: not a figure, but what readers can agree on."""
+        if not self.is_gpu:
+            return
+        import torch
+
+        torch.zeros(1, device=self.device)
+        plain = Engine(self.device)
+        plain.ask("open_once", "tiny")
+        yield f"without torch: {plain.ask('places', 'tiny')}"
+        plain.kill()
+        from crosshandle import store
+
+        yield f"with torch: {Orders({}, self.device, store, None).places('tiny')}"
+
     def cost(self) -> Iterator[str]:
         pids = self.holder_pids()
         for pid in pids:
@@ -573,6 +607,7 @@ def main() -> int:
             run.engines,
             run.sleeping,
             run.updating,
+            run.places,
             run.cost,
             run.takeover,
         ]

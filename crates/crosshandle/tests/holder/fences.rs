@@ -156,7 +156,7 @@ fn writers_are_killed_and_no_two_have_one_epoch() {
     hold_region(TEST, &directory);
     let mut random = Random(0xFE4CE);
     let (won, winners) = std::sync::mpsc::channel::<(Process, String)>();
-    let mut writers = Ahead::of(TEST, WRITER, &directory);
+    let mut writers = Ahead::in_batches_of(TEST, WRITER, &directory);
     let mut contend = || {
         let (won, mut writer) = (won.clone(), writers.take());
         writer.say("claim region 60000 false");

@@ -202,6 +202,8 @@ impl Random {
 struct Ahead<'a> {
     start: Box<dyn Fn() -> Process + 'a>,
     waiting: std::collections::VecDeque<Process>,
+    /// How many are started at a time when none is left, before anything is measured; 0: one for each that is taken.
+    batch: usize,
 }
 
 impl<'a> Ahead<'a> {
@@ -211,10 +213,32 @@ impl<'a> Ahead<'a> {
         Self {
             waiting: (0..ahead).map(|_| start()).collect(),
             start: Box::new(start),
+            batch: 0,
+        }
+    }
+
+    /// Those of a GPU are started many at a time, and have their contexts before the first one is taken: the driver
+    /// makes contexts one after the other, and ends processes meanwhile later than it could.
+    fn in_batches_of(test: &'a str, role: &'a str, directory: &'a Directory) -> Self {
+        let batch = if place::is_host() { 0 } else { 16 };
+        Self {
+            batch,
+            waiting: std::collections::VecDeque::new(),
+            ..Self::of(test, role, directory)
         }
     }
 
     fn take(&mut self) -> Process {
+        if self.batch > 0 {
+            if self.waiting.is_empty() {
+                self.waiting = (0..self.batch).map(|_| (self.start)()).collect();
+                for process in &mut self.waiting {
+                    process.say("ready?");
+                    assert_eq!(process.hear(), "dropped", "a writer with nothing to drop");
+                }
+            }
+            return self.waiting.pop_front().expect("some were started");
+        }
         self.waiting.push_back((self.start)());
         self.waiting.pop_front().expect("one was added")
     }
