@@ -21,7 +21,8 @@ pub enum Data {
 }
 
 /// Whether memory of devices that the host cannot access, such as a GPU's, is copied to and from memory of the
-/// host by a queue, part by part, or moved by UCX itself. Each side chooses for its own memory.
+/// host by a queue, part by part, or moved by UCX itself. The memory's owner
+/// chooses; memory of this host's devices that a queue copies from or to is staged here in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Staging {
     /// UCX moves memory of GPUs over transports that access it themselves: RDMA, and CUDA's own between processes

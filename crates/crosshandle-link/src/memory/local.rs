@@ -31,21 +31,17 @@ impl Local {
         self.transfer(Direction::Get, from, at)
     }
 
-    /// Moves all bytes. What the host cannot access moves by way of memory of the host, unless UCX reaches it, and so
-    /// does all that goes through messages, so that the library accesses it.
+    /// Moves all bytes. What the host cannot access moves by way of memory of the host, and so does all that goes through messages, so that the library accesses it.
     fn transfer(self, direction: Direction, remote: &Opened, at: u64) -> Result<()> {
         let session = remote.session();
-        let is_direct = remote
-            .data
-            .as_ref()
-            .is_some_and(|(data, _)| self.0.is_on_host() || data.moves_memory_of(&session.context));
-        if is_direct && (self.0.is_on_host() || remote.is_direct()) {
+        // Never memory of a device, though UCX may know it: a command runs while its stream waits, and UCX's copies were seen
+        // to wait for that stream.
+        if remote.data.is_some() && self.0.is_on_host() {
             let mut span = Span {
                 start: self.0.as_ptr(),
                 len: self.0.len(),
             };
-            // SAFETY: the range keeps its memory, which the host, or UCX with its support of CUDA, can access, and
-            // which is writable for `Get`. UCX, written in C, copies it as the library itself does: what races with
+            // SAFETY: the range keeps its memory, which the host can access, and which is writable for `Get`. UCX, written in C, copies it as the library itself does: what races with
             // other processes is arbitrary bytes.
             return unsafe { remote.move_one(direction, at, &mut span) };
         }

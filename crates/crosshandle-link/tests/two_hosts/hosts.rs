@@ -241,10 +241,8 @@ impl Peer {
 
     /// Takes the answer to the oldest request.
     pub(crate) fn end(&mut self) -> Result<String, String> {
-        let line = self
-            .answers
-            .recv_timeout(ANSWER_LIMIT)
-            .unwrap_or_else(|error| panic!("no answer: {error}"));
+        let line = self.answers.recv_timeout(ANSWER_LIMIT);
+        let line = line.map_err(|error| format!("no answer: {error}"))?;
         match line.split_once(' ') {
             Some(("ok", answer)) => Ok(answer.to_owned()),
             Some((_, error)) => Err(error.to_owned()),
