@@ -218,11 +218,11 @@ class Run:
         self.big: int = int(arguments.big_gib * (1 << 30))
         self.dir: str | None = arguments.dir
         self.files: list[Path] = []
-        self.places: list[Path] = []
+        self.directories: list[Path] = []
 
     def place(self, nbytes: int, first: list[str]) -> Path:
         place = room([self.dir] if self.dir else first, nbytes)
-        self.places.append(place)
+        self.directories.append(place)
         return place
 
     # The figures, in order.
@@ -380,7 +380,7 @@ class Run:
         store.load("big", path, device=self.device)
         size = path.stat().st_size
         yield f"load of {size / 1e9:.1f} GB, a hole of the file system: {gigabytes(size, time.monotonic() - begin)}"
-        tiny = self.places[-1] / "tiny.safetensors"
+        tiny = self.directories[-1] / "tiny.safetensors"
         write_sparse(tiny, 1 << 20, 4)
         store.load("tiny", tiny, device=self.device)
         begin = time.monotonic()
@@ -629,7 +629,7 @@ def main() -> int:
         subprocess.run([crosshandle.command(), "hold", "--stop"], check=False, capture_output=True)
         holder.kill()
         holder.wait()
-        for place in run.places:
+        for place in run.directories:
             shutil.rmtree(place, ignore_errors=True)
         shutil.rmtree(sockets, ignore_errors=True)
     return 1 if failed else 0

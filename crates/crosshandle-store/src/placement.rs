@@ -10,8 +10,12 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Addresses are reserved in multiples of this many bytes, which is enough for what every device maps.
-const RESERVED_UNIT: usize = 2 << 20;
+/// Addresses are reserved in multiples of this many bytes: CUDA rounds an address that it is asked for up to one.
+const RESERVED_UNIT: usize = 32 << 20;
+
+/// At least this many bytes are reserved at an address that is asked for. CUDA puts short ranges where it has room
+/// (seen with 16 MiB, and with 34 MiB in a process with torch), and long ones where they are asked for.
+const PLACED_AT_LEAST: usize = 1 << 30;
 
 /// Addresses that readers agree on: those that neither the system nor a driver gives a process that asks for none.
 /// Programs are below or above them, libraries, heaps and stacks far above. CUDA reserves what is asked for here,
@@ -21,7 +25,7 @@ const AGREED: Range<usize> = 0x1000_0000_0000..0x5000_0000_0000;
 /// Chooses the address that the readers of a model of `bytes` bytes agree on, so that hardly two models have the same.
 pub(crate) fn choose_agreed(bytes: usize) -> usize {
     let random = RandomState::new().hash_one(bytes) as usize;
-    let places = AGREED.len().saturating_sub(bytes) / RESERVED_UNIT;
+    let places = AGREED.len().saturating_sub(bytes.max(PLACED_AT_LEAST)) / RESERVED_UNIT;
     AGREED.start + random % places.max(1) * RESERVED_UNIT
 }
 
@@ -90,7 +94,8 @@ impl OpenOptions {
         self
     }
 
-    /// Maps the model at an address of the program's choice, a multiple of 2 MiB. It can sleep.
+    /// Maps the model at an address of the program's choice, a multiple of 32 MiB. A gibibyte is reserved there, or
+    /// what the model needs if that is more. It can sleep.
     pub fn at(mut self, address: usize) -> Self {
         self.place = Place::At(address);
         self
@@ -123,7 +128,8 @@ impl OpenOptions {
             Place::Agreed => Some(agreed),
             Place::At(address) => Some(address),
         };
-        let len = bytes.checked_next_multiple_of(RESERVED_UNIT);
+        let at_least = if wanted.is_some() { PLACED_AT_LEAST } else { 0 };
+        let len = bytes.max(at_least).checked_next_multiple_of(RESERVED_UNIT);
         let len = len.ok_or_else(|| Error::Invalid("the model is too long".into()))?;
         let range = match wanted {
             None => context.reserve(len)?,

@@ -420,7 +420,7 @@ class Store:
 
         `framework` is what `get_tensor` makes: numpy, torch, jax, cupy, or crosshandle for this package's arrays. `place` is
         `"agreed"` for the same addresses in every process that asks so, a number for addresses of the program's choice
-        (a multiple of 2 MiB), `"sleepable"` for any: such a model can `sleep` and `wake`. If the addresses are taken,
+        (a multiple of 32 MiB), `"sleepable"` for any: such a model can `sleep` and `wake`. If the addresses are taken,
         `AddressTaken` is raised, or with `or_elsewhere` others are used.
         With `back_up`, this process brings the model back to the next holder if the one that runs and its successor die at
         the same moment; that takes some descriptors. An update that is under way is waited for, at most `timeout` seconds.
