@@ -59,7 +59,19 @@ impl BindlessImages {
                 "this image has one level, which it is itself",
             ));
         };
-        Ok(self.add(Known::Level(levels.level(level)?, whole)))
+        let made = levels.level(level)?;
+        let number = made.native().raw();
+        let mut images = self.images.lock();
+        // Another thread may have freed the image since, whose number nothing else has while `levels` lives.
+        if !images.contains_key(&whole) {
+            drop(images);
+            return Err(unknown_image());
+        }
+        let replaced = images.insert(number, Known::Level(made, whole));
+        drop(images);
+        // Not under the lock, as all that goes to the driver.
+        drop(replaced);
+        Ok(number)
     }
 
     /// Returns an image by its number.

@@ -69,6 +69,9 @@ impl Bytes {
 
 /// Returns a part of an image.
 fn part(image: &ImageDescription, offset: Bytes, extent: Bytes) -> Result<ImagePart> {
+    if image.kind == ImageKind::OneDArray && extent.0[1] > 1 {
+        return Err(wrong_size("the layers of this image are single rows"));
+    }
     let extent = extent.in_pixels(image)?;
     Ok(ImagePart {
         origin: offset.in_pixels(image)?,
@@ -363,6 +366,7 @@ mod tests {
         let (rows, _) = describe(&FORMAT, &rows).unwrap();
         let layers = part(&rows, offset, Bytes([12, 1, 3])).unwrap();
         assert_eq!((layers.origin, layers.extent), ([2, 2, 0], [3, 3, 1]));
+        assert!(part(&rows, offset, Bytes([12, 2, 3])).is_err());
         assert!(part(&flat, Bytes([6, 0, 0]), extent).is_err());
         assert!(part(&flat, offset, Bytes([7, 1, 1])).is_err());
         let none = ur_exp_image_copy_region_t {

@@ -95,6 +95,13 @@ impl<'a> Iterator for Tokens<'a> {
             self.rest = behind.unwrap_or_default();
         }
         let first = self.rest.chars().next()?;
+        if let Some(text) = self.rest.strip_prefix('"') {
+            // A name of a file, say, in which nothing means anything.
+            let len = text.find('"').map_or(self.rest.len(), |end| end + 2);
+            let (token, rest) = self.rest.split_at(len);
+            self.rest = rest;
+            return Some(token);
+        }
         let is_part = |part: char| part.is_ascii_alphanumeric() || "._$%".contains(part);
         let end = match is_part(first) {
             true => self.rest.find(|part| !is_part(part)),
@@ -110,10 +117,11 @@ impl<'a> Iterator for Tokens<'a> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "
+    const TEXT: &str = r#"
         // .entry commented() .reqntid 9
         .version 8.0
         .target sm_70
+        .file 1 "/home/*/.entry text .reqntid 5"
         .visible .entry plain(.param .u64 plain_param_0) { ret; }
         .weak .entry _Zfixed$1 ( .param .align 8 .b8 p[8], .param .u32 q )
         .reqntid 2, 4,/* .maxntid 7 */8
@@ -122,7 +130,7 @@ mod tests {
         .entry most .maxntid 256 .maxnreg 32 { ret; }
         .extern .entry declared() .maxntid 8,8;
         .func after() .reqntid { ret; }
-    ";
+    "#;
 
     #[test]
     fn sizes_are_those_of_kernels() {
@@ -157,6 +165,7 @@ mod tests {
             ".entry a .reqntid 99999999999999999999999 {",
             ".entry a .maxntid -1 {",
             "/*",
+            "\"",
             "//",
             "ö.entry ß .maxntid ä",
         ] {

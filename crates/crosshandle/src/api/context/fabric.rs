@@ -2,6 +2,7 @@
 
 use super::Context;
 use crate::api::memory::Memory;
+use crate::api::program::kernel::check_fork;
 use crate::error::{Error, Result};
 use crate::hal::Fabric;
 use crate::handle::FabricHandle;
@@ -9,6 +10,7 @@ use crate::os::process;
 
 impl Context {
     fn fabric(&self) -> Result<&dyn Fabric> {
+        check_fork()?;
         self.core().backend().fabric().ok_or_else(|| {
             Error::Unsupported(format!(
                 "{} has no memory that other hosts open directly (Capabilities::fabric_memory): use a link \
@@ -39,7 +41,7 @@ impl Context {
     }
 
     /// Opens memory of this or another host of the same NVLink fabric: no link is needed, and no process of the other
-    /// host is asked.
+    /// host is asked. The memory has no ordinary handle then: other processes open it as this one did.
     ///
     /// # Errors
     /// As [`allocate_fabric_memory`](Self::allocate_fabric_memory); [`Error::Driver`] too for a handle whose memory is

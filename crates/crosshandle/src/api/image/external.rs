@@ -78,9 +78,23 @@ impl ExternalMemory {
         if levels != 1 {
             check_levels(description, levels, &limits)?;
         }
+        check_len(description, levels, self.len)?;
         let inner = Arc::clone(&self.inner).levels(description, levels)?;
         Ok(LevelledImage::new(core, inner, description, levels))
     }
+}
+
+/// Refuses an image whose pixels alone are more than the memory. How much else the layout takes the driver knows.
+fn check_len(image: &ImageDescription, levels: u32, len: u64) -> Result<()> {
+    let level = |number| image.level(number).bytes().unwrap_or(usize::MAX) as u64;
+    let pixels = (0..levels).map(level).fold(0, u64::saturating_add);
+    if pixels <= len {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "an image of {:?} pixels and {levels} levels has {pixels} bytes, and is in no memory of {len}",
+        image.extent
+    )))
 }
 
 impl fmt::Debug for ExternalMemory {
@@ -88,5 +102,25 @@ impl fmt::Debug for ExternalMemory {
         f.debug_struct("ExternalMemory")
             .field("len", &self.len)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{ChannelOrder, ChannelType, ImageFormat, ImageKind};
+
+    #[test]
+    fn images_are_in_memory_that_holds_their_pixels() {
+        let format = ImageFormat {
+            order: ChannelOrder::R,
+            channel: ChannelType::UnsignedInt8,
+        };
+        let image = |extent| ImageDescription::new(ImageKind::TwoD, format, extent);
+        let flat = image([8, 4, 1]);
+        assert!(check_len(&flat, 1, 32).is_ok() && check_len(&flat, 1, 31).is_err());
+        // 32, 8, 2 and 1 pixels.
+        assert!(check_len(&flat, 4, 43).is_ok() && check_len(&flat, 4, 42).is_err());
+        assert!(check_len(&image([usize::MAX, 2, 1]), 1, 1 << 40).is_err());
     }
 }

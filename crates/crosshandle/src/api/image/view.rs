@@ -239,13 +239,9 @@ fn check_rows(
     limits: &ViewLimits,
 ) -> Result<usize> {
     let [width, height, depth] = image.extent;
-    let (most, is_aligned) = match image.kind {
-        ImageKind::OneD => ([limits.linear_1d, 1], true),
-        ImageKind::TwoD => (
-            limits.linear_2d,
-            row_pitch <= limits.linear_pitch
-                && row_pitch.is_multiple_of(limits.pitch_alignment.max(1)),
-        ),
+    let most = match image.kind {
+        ImageKind::OneD => [limits.linear_1d, 1],
+        ImageKind::TwoD => limits.linear_2d,
         kind => {
             return Err(Error::invalid(format!(
                 "memory is viewed as an image of one or two dimensions, not of {kind:?}"
@@ -264,10 +260,12 @@ fn check_rows(
     } else {
         row_pitch
     };
+    let is_aligned = image.kind == ImageKind::OneD
+        || pitch <= limits.linear_pitch && pitch.is_multiple_of(limits.pitch_alignment.max(1));
     if !is_aligned || pitch < row {
         return Err(Error::invalid(format!(
             "rows of {row} bytes that are viewed as an image are a multiple of {} bytes apart, and at most {}, \
-             not {row_pitch}",
+             not {pitch}",
             limits.pitch_alignment, limits.linear_pitch
         )));
     }
@@ -334,6 +332,10 @@ mod tests {
         ] {
             assert!(check(&flat, pitch, len).is_err(), "{pitch}, {len}");
         }
+        // A single row of a rectangle has a pitch for the driver, too.
+        let single = image(ImageKind::TwoD, [10, 1, 1]);
+        assert_eq!(check(&single, 64, 40).unwrap(), 64);
+        assert!(check(&single, 0, 40).is_err() && check(&single, 8192, 40).is_err());
         let row = image(ImageKind::OneD, [1000, 1, 1]);
         assert_eq!(check(&row, 0, 4000).unwrap(), 4000);
         assert!(check(&row, 0, 3999).is_err());

@@ -5,7 +5,7 @@ use super::image::{describe, refusal};
 use crate::abi::boundary::{In, InMut, Out, entry_points, not_null};
 use crate::abi::chain;
 use crate::abi::failure::{Failure, Result};
-use crate::abi::object::{Handle, Object, Ref, Shared, release};
+use crate::abi::object::{Handle, Object, Ref, Shared, release_once};
 use crate::abi::stub::{Reason, Stub};
 use crate::context::Context;
 use crate::context::bindless::Known;
@@ -203,10 +203,7 @@ entry_points! {
         memory: ur_exp_external_mem_handle_t,
     ) {
         context.on(device)?;
-        // SAFETY: the caller passes a handle, which is not used any more.
-        match unsafe { release::<ExternalMemory>(memory) } {
-            ur_result_t::UR_RESULT_SUCCESS => Ok(()),
-            result => Err(result.into()),
-        }
+        // SAFETY: the caller passes null or a handle, which is not used any more.
+        unsafe { release_once::<ExternalMemory>(memory) }
     }
 }

@@ -68,11 +68,13 @@ impl CudaExternal {
                 }
             }
         });
-        // Not waited for: it may be dropped by the thread that makes these calls.
-        let bytes = usize::try_from(self.len).unwrap_or(usize::MAX);
-        let bytes = if mapped.is_some() { 0 } else { bytes };
+        // The length is the importer's word.
+        let bytes = match mapped {
+            Some(_) => 0,
+            None => self.len.min(self.gpu.info().total_memory) as usize,
+        };
         let scheduler = self.gpu.scheduler();
-        scheduler.call_later(Urgency::WhenQuiet, bytes, release);
+        scheduler.call(Urgency::WhenQuiet, bytes, release);
     }
 }
 

@@ -21,7 +21,8 @@ pub(super) struct CudaImage {
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
-    /// The levels that the array is one of; they own it.
+    /// The levels that the array is one of; they own it. Dropped, as a field, after the surface's end was deferred:
+    /// deferred calls are made in order, and keep nothing alive, a context of the program's least of all.
     levels: Option<Arc<CudaLevels>>,
 }
 
@@ -32,8 +33,8 @@ pub(super) struct CudaLevels {
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
-    /// The memory of another interface that they are in.
-    external: Option<Arc<dyn Any + Send + Sync>>,
+    /// The memory of another interface that they are in. Dropped after their own end was deferred, as above.
+    _external: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// A sampler: a word for kernels.
@@ -86,7 +87,7 @@ pub(crate) fn create_levels(
         kind: image.kind,
         pixel,
         bytes: 2 * shape.bytes(pixel),
-        external: None,
+        _external: None,
     }))
 }
 
@@ -150,12 +151,9 @@ impl Drop for CudaImage {
         if process::is_forked() {
             return;
         }
-        let (array, surface, levels) = (self.array, self.surface, self.levels.take());
-        let is_level = levels.is_some();
+        let (array, surface, is_level) = (self.array, self.surface, self.levels.is_some());
         // A context of the program's may end before that, with all that was made there.
         let destroy = self.gpu.later("destroying an image", move |driver| {
-            // What the array is a part of goes after its surface.
-            let _levels = levels;
             let driver = driver?;
             // SAFETY: made for this image, which the views and the commands that use either of them kept.
             unsafe {
@@ -170,8 +168,7 @@ impl Drop for CudaImage {
             }
         });
         let scheduler = self.gpu.scheduler();
-        let bytes = if is_level { 0 } else { self.bytes };
-        scheduler.call(Urgency::WhenQuiet, bytes, destroy);
+        scheduler.call(Urgency::WhenQuiet, self.bytes, destroy);
     }
 }
 
@@ -199,7 +196,7 @@ impl CudaLevels {
             kind,
             pixel,
             bytes: 0,
-            external: Some(external),
+            _external: Some(external),
         }
     }
 
@@ -217,15 +214,13 @@ impl Drop for CudaLevels {
         if process::is_forked() {
             return;
         }
-        let (levels, external) = (self.levels, self.external.take());
+        let levels = self.levels;
         let destroy = self.gpu.later("destroying an image", move |driver| {
-            let _external = external;
             // SAFETY: made for this, which its levels, its views and the commands that use them kept.
             unsafe { driver?.destroy_levels(levels) }
         });
         let scheduler = self.gpu.scheduler();
-        // Not waited for: a level may have been dropped by the thread that makes these calls.
-        scheduler.call_later(Urgency::WhenQuiet, self.bytes, destroy);
+        scheduler.call(Urgency::WhenQuiet, self.bytes, destroy);
     }
 }
 

@@ -56,6 +56,19 @@ impl Drop for KeptSlot {
     }
 }
 
+/// Allocates, and tries again if there is no memory. The caller holds no lock.
+fn allocate(gpu: &Arc<Gpu>, allocate: impl Fn() -> Result<Allocation>) -> Result<Allocation> {
+    match allocate() {
+        Err(Error::OutOfMemory { .. }) => {
+            // Commands may be done whose memory is still kept.
+            scheduler::tend_every_queue();
+            gpu.primary().scheduler().make_room();
+            allocate()
+        }
+        made => made,
+    }
+}
+
 impl CudaPhysical {
     /// Allocates memory. `len` is a multiple of the device's granularity.
     pub(crate) fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
@@ -66,15 +79,8 @@ impl CudaPhysical {
             )));
         }
         let _current = gpu.enter()?;
-        let allocation = match gpu.driver().create_memory(gpu.handle(), len) {
-            Err(Error::OutOfMemory { .. }) => {
-                // Commands may be done whose memory is still kept.
-                scheduler::tend_every_queue();
-                gpu.primary().scheduler().make_room();
-                gpu.driver().create_memory(gpu.handle(), len)?
-            }
-            made => made?,
-        };
+        let driver = gpu.driver();
+        let allocation = allocate(gpu, || driver.create_memory(gpu.handle(), len))?;
         Ok(Self {
             allocation,
             gpu: Arc::clone(gpu),
@@ -118,7 +124,7 @@ impl CudaPhysical {
         let len = len
             .checked_next_multiple_of(unit.max(gpu.info().granularity))
             .ok_or_else(|| Error::out_of_memory(len))?;
-        let allocation = driver.create_fabric_memory(gpu.handle(), len)?;
+        let allocation = allocate(gpu, || driver.create_fabric_memory(gpu.handle(), len))?;
         let handle = driver.export_to_fabric(&allocation)?;
         let memory = Self {
             allocation,
@@ -331,9 +337,14 @@ pub(crate) struct CudaSegment {
 impl CudaSegment {
     /// Allocates memory of a device and maps it, for the devices of this process that reach it.
     pub(crate) fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
-        let segment = Self::map(CudaPhysical::create(gpu, len)?, Access::ReadWrite)?;
+        Self::map_new(CudaPhysical::create(gpu, len)?)
+    }
+
+    /// Maps new memory, for the devices of this process that reach it.
+    pub(crate) fn map_new(memory: CudaPhysical) -> Result<Self> {
+        let segment = Self::map(memory, Access::ReadWrite)?;
         let reservation = &segment.reservation;
-        reservation.open_to_peers(0, len, Access::ReadWrite);
+        reservation.open_to_peers(0, reservation.len, Access::ReadWrite);
         Ok(segment)
     }
 

@@ -63,8 +63,7 @@ pub(super) fn create_for_fabric(
     len: usize,
 ) -> Result<(Arc<dyn Segment>, [u8; DRIVER_HANDLE_SIZE])> {
     let (memory, handle) = CudaPhysical::create_for_fabric(gpu, len)?;
-    let segment = CudaSegment::map(memory, Access::ReadWrite)?;
-    Ok((Arc::new(segment), handle))
+    Ok((Arc::new(CudaSegment::map_new(memory)?), handle))
 }
 
 /// Maps memory of the fabric.

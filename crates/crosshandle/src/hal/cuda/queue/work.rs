@@ -9,7 +9,7 @@ use crate::hal::cuda::image;
 use crate::hal::cuda::memory::{self, Staging};
 use crate::hal::cuda::program;
 use crate::hal::cuda::queue::graph;
-use crate::hal::cuda::tuning::{GRAPH_MAX_CALLS, INLINE_PATTERN_BYTES};
+use crate::hal::cuda::tuning::{GRAPH_MAX_CALLS, INLINE_PATTERN_BYTES, STREAM_MAX_CALLS};
 use crate::hal::{Operand, Segment, Work};
 use crate::types::{MemoryKind, Pitches, Region};
 use std::sync::Arc;
@@ -72,11 +72,11 @@ pub(super) fn calls(work: &Work) -> u32 {
 }
 
 /// Returns whether a call that hands work over returns only when it is the work's turn, since it
-/// copies from or to host memory that the driver doesn't know.
+/// copies from or to host memory that the driver doesn't know, or is more calls than a stream takes while it waits.
 pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
     // What is kept is ours.
     let is_unknown = |place: &Operand| place.keep.is_none() && !gpu.driver().knows(address(place));
-    copies(work) && work.operands().any(is_unknown)
+    copies(work) && (calls(work) > STREAM_MAX_CALLS || work.operands().any(is_unknown))
 }
 
 /// Returns whether work is a copy.

@@ -2,10 +2,36 @@
 
 use super::super::driver::sys;
 use super::native::{BYTES, SOON, context, ends, make_current, native};
-use crate::{Command, Context, ContextOptions, Device, ProgramImage, QueueOrder};
+use crate::{
+    Addressing, ChannelOrder, ChannelType, Command, Context, ContextOptions, Device, Filter,
+    ImageDescription, ImageFormat, ImageKind, ProgramImage, QueueOrder, SamplerDescription,
+};
 use std::ptr;
 
 const IMAGE: &str = include_str!("../kernels.ptx");
+
+/// Drops an image of several levels, one of them and views of both, each of which keeps what it is of: nothing of
+/// them is left to be destroyed when the context has ended.
+fn make_and_drop_images(context: &Context) {
+    let format = ImageFormat {
+        order: ChannelOrder::Rgba,
+        channel: ChannelType::Float,
+    };
+    let description = ImageDescription::new(ImageKind::TwoD, format, [64, 64, 1]);
+    let sampler = SamplerDescription {
+        is_normalized: true,
+        addressing: Addressing::ClampToEdge,
+        filter: Filter::Nearest,
+    };
+    let levels = context.create_levelled_image(&description, 3).unwrap();
+    let level = levels.level(1).unwrap();
+    let views = [
+        levels.sampled_view(&sampler.into()).unwrap(),
+        level.sampled_view(&sampler.into()).unwrap(),
+        level.unsampled_view().unwrap(),
+    ];
+    drop((levels, level, views));
+}
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -34,6 +60,7 @@ fn a_context_of_the_program_may_end_when_nothing_is_left_in_it() {
             filled.wait_timeout(SOON).unwrap();
             assert_eq!(ends(&queue, &memory), [round as u8; 2]);
             drop(inside.load_program(ProgramImage::text(IMAGE)).unwrap());
+            make_and_drop_images(&inside);
         }
         // SAFETY: nothing uses it any more.
         let code = unsafe { sys::cuCtxDestroy_v2(made) };

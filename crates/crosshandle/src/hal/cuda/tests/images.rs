@@ -251,6 +251,18 @@ fn rows_of_an_array_go_to_rows_of_an_image() {
     let copy = Command::copy_image(&rows, whole(&rows), &flat, [0; 3]).unwrap();
     fixture.queue.submit(copy).unwrap();
     assert_eq!(fixture.get(&flat), bytes);
+    // Each row is a copy of the driver's: more than a stream takes while it waits.
+    let rows = fixture.image(ImageKind::OneDArray, pixel, [16, 2048, 1]);
+    let flat = fixture.image(ImageKind::TwoD, pixel, [16, 2048, 1]);
+    let bytes = pattern(16 * 2048, 5);
+    fixture.put(&rows, &bytes);
+    fixture.finish();
+    let gate = fixture.context.create_event().unwrap();
+    let copy = Command::copy_image(&rows, whole(&rows), &flat, [0; 3]).unwrap();
+    fixture.queue.submit(copy.after_value(&gate, 1)).unwrap();
+    // This thread opens the gate, so it was not held up.
+    gate.signal().unwrap();
+    assert_eq!(fixture.get(&flat), bytes);
 }
 
 #[test]
