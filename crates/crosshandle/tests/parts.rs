@@ -1,8 +1,9 @@
 //! Parts of the host, where an OpenCL runtime is installed that divides it; elsewhere the tests say so and pass.
 
 use crosshandle::{
-    AffinityDomain, Command, Context, Device, Error, Kernel, KernelArguments, LaunchShape, Memory,
-    Partition, ProgramImage,
+    AffinityDomain, ChannelOrder, ChannelType, Command, Context, Device, Error, ImageDescription,
+    ImageFormat, ImageKind, ImagePart, Kernel, KernelArguments, LaunchShape, Memory, Partition,
+    ProgramImage,
 };
 use std::time::{Duration, Instant};
 
@@ -146,6 +147,43 @@ fn parts_of_one_partition_run_each_others_kernels() {
     assert!(matches!(refused, Err(Error::Driver { .. })), "{refused:?}");
     let words = memory.typed::<u32>().unwrap();
     assert!((0..256).all(|at| words.get(at) == Some(8)));
+}
+
+#[test]
+fn parts_copy_pixels() {
+    let Some((host, _)) = host() else { return };
+    if let Err(error) = host.images() {
+        println!("not tested: {error}");
+        return;
+    }
+    let parts = host.partition(&Partition::ByCounts(vec![1])).unwrap();
+    let context = Context::new(&parts[0]).unwrap();
+    let format = ImageFormat {
+        order: ChannelOrder::Rgba,
+        channel: ChannelType::UnsignedInt8,
+    };
+    let description = ImageDescription::new(ImageKind::TwoD, format, [8, 4, 1]);
+    let image = context.create_image(&description).unwrap();
+    let all = ImagePart {
+        origin: [0; 3],
+        extent: [8, 4, 1],
+    };
+    let tight = image.tight_pitches(&all);
+    let (from, to) = (context.allocate(128), context.allocate(128));
+    let (from, to) = (from.unwrap(), to.unwrap());
+    let pixels: Vec<u8> = (0..128).collect();
+    from.write(0, &pixels).unwrap();
+    let queue = context.create_queue().unwrap();
+    for command in [
+        Command::write_image(from.all(), tight, &image, all),
+        Command::read_image(&image, all, to.all(), tight),
+    ] {
+        queue.submit(command.unwrap()).unwrap();
+    }
+    queue.finish_timeout(TIMEOUT).unwrap();
+    let mut found = [0; 128];
+    to.read(0, &mut found).unwrap();
+    assert_eq!(found[..], pixels);
 }
 
 #[test]

@@ -203,7 +203,7 @@ impl Drop for Queue {
 }
 
 impl Completion {
-    /// Waits until the command is done.
+    /// Waits until the command is done. One of a part of a device has to be [flushed](Queue::flush) before.
     ///
     /// A thread that waits in the runtime runs groups too, with Intel's beside those of a part's
     /// compute units. So one that waits for a part waits outside of it.

@@ -328,7 +328,7 @@ def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array
         context = default_context(name)
         for place, adopted in zip(places, _rust.adopt_all(context, [group[place] for place in places])):
             # A device that knows the memory says more than one that does not.
-            if place not in found or not isinstance(found[place][1], Unsupported):
+            if isinstance(adopted, Array) or place not in found or not isinstance(found[place][1], Unsupported):
                 found[place] = context, adopted
         places = [place for place in places if not isinstance(found[place][1], Array)]
         if not places:

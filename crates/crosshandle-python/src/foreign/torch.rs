@@ -46,14 +46,14 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     }
     // The tensor may be given another storage; this one is what the bytes live as long as.
     let owner = value.call_method0("untyped_storage")?.unbind();
-    let py = value.py();
-    let described = exchange::table_of(class)?
-        .and_then(|table| table.describe(value, owner.clone_ref(py)).ok())
-        .map_or_else(|| by_attributes(value, owner), Ok)?;
-    Ok(Some(described))
+    let described = exchange::describe(value, class, &owner)?;
+    described
+        .map_or_else(|| by_attributes(value, owner), Ok)
+        .map(Some)
 }
 
-/// Describes a tensor of a torch before 2.10, which has no table of DLPack's functions, or one that they refuse.
+/// Describes a tensor of a torch before 2.10, which has no table of DLPack's functions, one that they refuse, or an
+/// object that stands for a tensor.
 fn by_attributes(tensor: &Bound<'_, PyAny>, owner: Py<PyAny>) -> PyResult<Foreign> {
     let place = if tensor.getattr("is_cuda")?.is_truthy()? {
         let number: u32 = tensor.call_method0("get_device")?.extract()?;

@@ -11,6 +11,23 @@
 static const size_t offsets[] = {0, 1, 64, 4096, 12345, SIZE / 2, SIZE - 1};
 #define OFFSETS (sizeof offsets / sizeof *offsets)
 
+/* Who uses no kernels on the host has no runtime for them in the process. */
+static void expect_no_kernel_runtime(struct runtime *ur) {
+  void *memory = NULL;
+  size_t pitch = 0;
+  UR(urUSMPitchedAllocExp(ur->context, ur->device, NULL, NULL, 100, 7, 4, &memory, &pitch));
+  UR(urUSMFree(ur->context, memory));
+  supports(ur, UR_DEVICE_INFO_BINDLESS_IMAGES_SUPPORT_EXP);
+  if (device_type_of(ur) != UR_DEVICE_TYPE_CPU)
+    return;
+  char line[4096];
+  FILE *maps = fopen("/proc/self/maps", "r");
+  EXPECT(maps != NULL);
+  while (fgets(line, sizeof line, maps))
+    EXPECT(strstr(line, "intelocl") == NULL);
+  fclose(maps);
+}
+
 static void produce(void) {
   struct peer peer = start_peer("consumer");
   struct runtime ur = start_runtime();
@@ -36,6 +53,7 @@ static void produce(void) {
     EXPECT(has_pattern(&ur, other, SIZE, 77, 0));
     UR(urUSMFree(ur.context, other));
   }
+  expect_no_kernel_runtime(&ur);
   stop_runtime(&ur);
   end_peer(&peer);
 }

@@ -162,6 +162,38 @@ static void ask(struct runtime *ur) {
   UR(urDeviceRelease(parts[1]));
 }
 
+/* Parts whose images of a program differ: what is linked for one is not what runs on the other. */
+static void link_apart(struct runtime *on, ur_device_handle_t *parts, void *memory) {
+  const unsigned char *images[2];
+  size_t sizes[2];
+  static const char *const texts[2] = {
+      "kernel void which(global uint *to, uint value, uint count) {"
+      "  if (get_global_id(0) < count) to[get_global_id(0)] = value + 1;"
+      "}",
+      "kernel void which(global uint *to, uint value, uint count) {"
+      "  if (get_global_id(0) < count) to[get_global_id(0)] = value + 2;"
+      "}"};
+  for (int i = 0; i < 2; i++) {
+    images[i] = (const unsigned char *)texts[i];
+    sizes[i] = strlen(texts[i]);
+  }
+  ur_program_handle_t program = NULL, linked = NULL;
+  UR(urProgramCreateWithBinary(on->context, 2, parts, sizes, images, NULL, &program));
+  UR(urProgramCompile(on->context, program, NULL));
+  UR(urProgramLink(on->context, 1, &program, NULL, &linked));
+  UR(urProgramDynamicLinkExp(on->context, 1, &program));
+  ur_program_handle_t both[] = {linked, program};
+  for (uint32_t way = 0; way < 2; way++) {
+    ur_kernel_handle_t which = create_kernel(both[way], "which");
+    for (uint32_t i = 0; i < 2; i++) {
+      UR(launch(&on[i], which, memory, 10 * way, COUNT, NULL, 0, NULL, NULL));
+      EXPECT(holds(&on[i], memory, COUNT, 10 * way + i + 1));
+    }
+    UR(urKernelRelease(which));
+    UR(urProgramRelease(both[way]));
+  }
+}
+
 /* Parts fill memory in turns, and the other process multiplies it, on its whole device. */
 static void compute_together(struct runtime *ur) {
   ur_device_partition_property_t way = equally(1);
@@ -241,6 +273,7 @@ static void compute_together(struct runtime *ur) {
   }
   free(read);
   UR(urMemRelease(buffer));
+  link_apart(on, parts, memory);
   UR(urEventRelease(filled));
   UR(urEventRelease(scaled));
   UR(urUSMFree(on->context, memory));

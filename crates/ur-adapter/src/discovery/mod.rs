@@ -10,6 +10,8 @@ pub(crate) mod platform;
 use crate::abi::description;
 use crate::abi::lock::Lock;
 use crate::abi::object::{Object, Ref, Shared};
+use crosshandle::ViewLimits;
+use crosshandle::handle::BackendKind;
 use partition::Part;
 use std::sync::{Arc, OnceLock, Weak};
 use unified_runtime_sys::{ur_adapter_handle_t_, ur_device_handle_t_, ur_platform_handle_t_};
@@ -119,6 +121,15 @@ impl Device {
     /// Returns the library's device.
     pub(crate) fn inner(&self) -> &crosshandle::Device {
         &self.inner
+    }
+
+    /// Returns the limits of views of images, if the device has any. The host has none, and its OpenCL runtime
+    /// is not looked for.
+    pub(crate) fn views(&self) -> Option<ViewLimits> {
+        if description::get().backend == BackendKind::Host {
+            return None;
+        }
+        self.inner.images().ok()?.views
     }
 
     /// Returns the device that this one is a part of, if it is one.

@@ -7,7 +7,7 @@ use super::build::{
     Build, Constants, failure, image_of, is_left_open, no_image, options_of, options_text,
 };
 use super::metadata::Metadata;
-use super::{DeviceImage, Program, enter_with_kernels, not_built};
+use super::{DeviceImage, Program, enter_with_kernels};
 use crate::abi::boundary::{MaybeText, Out, entry_points};
 use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use unified_runtime_sys::{ur_exp_program_flags_t, ur_program_handle_t, ur_result_t};
 
 /// An image that is linked, and what it is compiled with.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Part {
     bytes: Arc<[u8]>,
     options: String,
@@ -75,6 +75,34 @@ fn link_parts(
     linked.map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))
 }
 
+/// What was linked, of what and for which device.
+#[derive(Default)]
+struct Linked<'a>(Vec<(&'a Shared<Device>, Vec<Part>, crosshandle::Program)>);
+
+impl<'a> Linked<'a> {
+    /// Links parts for a device, unless the same were linked for another one whose programs run here, too.
+    ///
+    /// # Errors
+    /// As [`link_parts`].
+    fn link(
+        &mut self,
+        context: &Shared<Context>,
+        device: &'a Shared<Device>,
+        parts: Vec<Part>,
+        options: &str,
+    ) -> Result<crosshandle::Program> {
+        let mut earlier = self.0.iter();
+        let same =
+            earlier.find(|(other, known, _)| *known == parts && other.shares_programs_with(device));
+        if let Some((.., linked)) = same {
+            return Ok(linked.clone());
+        }
+        let linked = link_parts(context, device, &parts, options)?;
+        self.0.push((device, parts, linked.clone()));
+        Ok(linked)
+    }
+}
+
 /// Links programs into one, for all devices of the first or for those named.
 ///
 /// # Errors
@@ -91,19 +119,14 @@ fn link_all(
         Some(devices) => devices,
         None => devices_of(programs)?,
     };
-    let mut images = Vec::<DeviceImage>::new();
+    let (mut images, mut linked) = (Vec::new(), Linked::default());
     for device in devices {
         let parts = parts_of(programs, device)?;
         if is_left_open {
             images.push(DeviceImage::left_open(device, parts, options));
             continue;
         }
-        let mut earlier = images.iter();
-        let linked = match earlier.find(|image| image.device.shares_programs_with(device)) {
-            Some(image) => image.build().program().cloned().ok_or_else(not_built)?,
-            None => link_parts(context, device, &parts, options)?,
-        };
-        let build = Build::done(linked, options);
+        let build = Build::done(linked.link(context, device, parts, options)?, options);
         images.push(DeviceImage::of_loaded(&device.to_ref(), build));
     }
     let metadata = Metadata::merged(programs.iter().map(|program| &program.metadata));
@@ -149,15 +172,10 @@ fn link_options(parts: &[Part], options: &str) -> String {
 /// Makes one loaded program of several, for all devices of the first, and has each of them be that one. Changes
 /// nothing if that fails. Kernels that were made before stay those of what was loaded before.
 fn link_dynamically(context: &Shared<Context>, programs: &[&Shared<Program>]) -> Result<()> {
-    let mut made = Vec::<(&Shared<Device>, crosshandle::Program)>::new();
+    let (mut made, mut linked) = (Vec::new(), Linked::default());
     for device in devices_of(programs)? {
         let parts = parts_of(programs, device)?;
-        let mut earlier = made.iter();
-        let linked = match earlier.find(|(other, _)| other.shares_programs_with(device)) {
-            Some((_, linked)) => linked.clone(),
-            None => link_parts(context, device, &parts, "")?,
-        };
-        made.push((device, linked));
+        made.push((device, linked.link(context, device, parts, "")?));
     }
     for program in programs {
         let constants = program.constants.lock().clone();

@@ -50,7 +50,7 @@ pub(super) fn blocks(text: &str) -> Vec<(&str, Blocks)> {
     found
 }
 
-/// The words of assembly: names with their dots, numbers, and single marks, without comments.
+/// The words of assembly: names with their dots, numbers, texts, and single marks, without comments.
 struct Tokens<'a> {
     rest: &'a str,
 }
@@ -95,17 +95,12 @@ impl<'a> Iterator for Tokens<'a> {
             self.rest = behind.unwrap_or_default();
         }
         let first = self.rest.chars().next()?;
-        if let Some(text) = self.rest.strip_prefix('"') {
-            // A name of a file, say, in which nothing means anything.
-            let len = text.find('"').map_or(self.rest.len(), |end| end + 2);
-            let (token, rest) = self.rest.split_at(len);
-            self.rest = rest;
-            return Some(token);
-        }
         let is_part = |part: char| part.is_ascii_alphanumeric() || "._$%".contains(part);
-        let end = match is_part(first) {
-            true => self.rest.find(|part| !is_part(part)),
-            false => Some(first.len_utf8()),
+        let end = match first {
+            // What looks like a comment inside, such as in the path of a file, is none.
+            '"' => self.rest[1..].find('"').map(|end| end + 2),
+            _ if is_part(first) => self.rest.find(|part| !is_part(part)),
+            _ => Some(first.len_utf8()),
         };
         let (token, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
         self.rest = rest;
@@ -121,7 +116,7 @@ mod tests {
         // .entry commented() .reqntid 9
         .version 8.0
         .target sm_70
-        .file 1 "/home/*/.entry text .reqntid 5"
+        .file 1 \"/home/*/a//b.cu\" .pragma \".entry quoted() .reqntid 3\";
         .visible .entry plain(.param .u64 plain_param_0) { ret; }
         .weak .entry _Zfixed$1 ( .param .align 8 .b8 p[8], .param .u32 q )
         .reqntid 2, 4,/* .maxntid 7 */8
@@ -165,8 +160,9 @@ mod tests {
             ".entry a .reqntid 99999999999999999999999 {",
             ".entry a .maxntid -1 {",
             "/*",
-            "\"",
             "//",
+            "\"",
+            ".entry a .maxntid \"8",
             "ö.entry ß .maxntid ä",
         ] {
             assert!(blocks(text).is_empty(), "{text}");

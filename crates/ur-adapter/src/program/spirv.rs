@@ -108,7 +108,7 @@ pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
                 entry = Some(*function);
             }
             (OP_TYPE_INT | OP_TYPE_FLOAT, [_, number, bits, ..]) => {
-                sizes.insert(*number, *bits as usize / 8);
+                sizes.insert(*number, bits.div_ceil(8) as usize);
             }
             (OP_FUNCTION, [_, _, function, ..]) => is_inside = Some(*function) == entry,
             (OP_FUNCTION_PARAMETER, [_, kind, ..]) if is_inside => {

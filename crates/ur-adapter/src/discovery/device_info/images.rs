@@ -54,9 +54,8 @@ fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
 
 /// Returns the answers about bindless images. Without any, all limits are 0.
 fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
-    let views = || device.inner().images().ok().and_then(|limits| limits.views);
-    let has = || Truth(views().is_some());
-    let number = |of: fn(&ViewLimits) -> usize| views().as_ref().map_or(0, of);
+    let has = || Truth(device.views().is_some());
+    let number = |of: fn(&ViewLimits) -> usize| device.views().as_ref().map_or(0, of);
     Some(match asked {
         name::UR_DEVICE_INFO_BINDLESS_IMAGES_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_IMAGES_SHARED_USM_SUPPORT_EXP
@@ -89,7 +88,7 @@ fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
             .try_into()
             .unwrap_or(0)),
         name::UR_DEVICE_INFO_MIPMAP_MAX_ANISOTROPY_EXP => {
-            U32(views().map_or(0, |views| views.anisotropy))
+            U32(device.views().map_or(0, |views| views.anisotropy))
         }
         name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_WIDTH_EXP => Size(number(|views| views.linear_2d[0])),
         name::UR_DEVICE_INFO_MAX_IMAGE_LINEAR_HEIGHT_EXP => {

@@ -74,11 +74,8 @@ fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
     if kind.0 > ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_WIN32_NT_DX11_RESOURCE.0 {
         return Err(Failure::ENUMERATION);
     }
-    let has_views = device
-        .inner()
-        .images()
-        .is_ok_and(|limits| limits.views.is_some());
-    Ok(has_views && kind == ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD)
+    Ok(device.views().is_some()
+        && kind == ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD)
 }
 
 /// Returns the descriptor that a description names, still the caller's.

@@ -36,8 +36,9 @@ fn supports(
         true if levels > 1 => return Ok(false),
         true => {
             let tight = image.extent[0].saturating_mul(image.format.pixel_bytes());
-            let views = device.inner().images().ok().and_then(|limits| limits.views);
-            let align = views.map_or(1, |views| views.pitch_alignment.max(1));
+            let align = device
+                .views()
+                .map_or(1, |views| views.pitch_alignment.max(1));
             // Where none is said, any will do that the device has.
             let pitch = match desc.rowPitch {
                 0 => tight.checked_next_multiple_of(align).unwrap_or(usize::MAX),

@@ -136,8 +136,13 @@ entry_points! {
             return Err(Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_BUFFER_SIZE));
         }
         let (device, inner) = context.first();
-        let can = &device.inner().info().capabilities;
-        let sides = (can.host_accessible_memory, can.system_memory);
+        let is_direct = device.inner().info().capabilities.host_accessible_memory;
+        // Kernels on any of the devices may get the user's address.
+        let mut devices = context.devices();
+        let sides = (
+            is_direct,
+            devices.all(|device| device.inner().info().capabilities.system_memory),
+        );
         // SAFETY: the caller keeps the memory behind the pointer valid as its flags demand.
         let storage = unsafe { Storage::create(inner, size, flags, pointer, sides) }?;
         let buffer = Buffer::new(context.to_ref(), storage, flags & KERNEL_ACCESS);

@@ -100,7 +100,7 @@ pub(super) enum View {
 
 impl Storage {
     /// Returns new memory, or the user's. `is_direct` says whether host and device use each other's memory
-    /// in place, `takes_system_memory` whether the device does so with all of the host's.
+    /// in place, `takes_system_memory` whether all devices of the context do so with all of the host's.
     ///
     /// # Safety
     /// A pointer must be valid for reads of `len` bytes, and where the flags say that it is to be

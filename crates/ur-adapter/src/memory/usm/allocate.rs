@@ -119,8 +119,7 @@ entry_points! {
         let row = row.ok_or_else(too_large)?;
         let len = row.checked_mul(height).ok_or_else(too_large)?;
         // Such memory is what images are made of.
-        let views = device.inner().images().ok().and_then(|limits| limits.views);
-        let align = align.max(views.map_or(0, |views| views.start_alignment));
+        let align = align.max(device.views().map_or(0, |views| views.start_alignment));
         let kind = MemoryKind::Device;
         memory.put(allocate(context, device, pool, &Request { kind, len, align })?)?;
         pitch.put(row)

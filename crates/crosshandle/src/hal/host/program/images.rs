@@ -173,7 +173,9 @@ fn inner(image: &Arc<dyn DeviceImage>) -> Result<&ImageObject> {
 
 /// Copies pixels, and returns when that is done.
 pub(super) fn copy(queue: &Queue, copy: &ImageCopy) -> Result<()> {
-    submit(queue, copy)?.wait().map_err(error)
+    let submitted = submit(queue, copy)?;
+    queue.flush().map_err(error)?;
+    submitted.wait().map_err(error)
 }
 
 fn submit(queue: &Queue, copy: &ImageCopy) -> Result<Completion> {
