@@ -484,6 +484,22 @@ static void refuse(struct runtime *ur) {
                                        UR_EXP_IMAGE_COPY_INPUT_TYPES_MEM_TO_IMAGE, 0, NULL, NULL));
 }
 
+/* A part of memory begins where its allocation has ended. Any device copies memory so. */
+static void refuse_outside(struct runtime *ur) {
+  enum { LENGTH = 4096 };
+  unsigned char *memory = (unsigned char *)allocate(ur, LENGTH);
+  static unsigned char row[WIDTH * 16];
+  ur_image_desc_t description = describe(UR_MEM_TYPE_IMAGE2D, WIDTH, HEIGHT, 0, 1);
+  ur_exp_image_copy_region_t region = all_of(WIDTH * 16, 1, 1);
+  region.srcOffset.y = HEIGHT / 2;
+  EXPECT(HEIGHT / 2 * WIDTH * 16 > LENGTH);
+  ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
+          urBindlessImagesImageCopyExp(ur->queue, memory, row, &description, &description, &rgba32, &rgba32,
+                                       &region, UR_EXP_IMAGE_COPY_FLAG_DEVICE_TO_HOST,
+                                       UR_EXP_IMAGE_COPY_INPUT_TYPES_MEM_TO_MEM, 0, NULL, NULL));
+  UR(urUSMFree(ur->context, memory));
+}
+
 /* What is imported, or that nothing is. */
 static void import(struct runtime *ur) {
   ur_bool_t found = true;
@@ -532,6 +548,7 @@ int main(void) {
   limit_life();
   struct runtime ur = start_runtime();
   import(&ur);
+  refuse_outside(&ur);
   if (!supports(&ur, UR_DEVICE_INFO_BINDLESS_IMAGES_SUPPORT_EXP)) {
     ur_image_desc_t description = describe(UR_MEM_TYPE_IMAGE2D, WIDTH, HEIGHT, 0, 1);
     image_memory none = 0;

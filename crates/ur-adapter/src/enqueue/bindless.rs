@@ -159,6 +159,9 @@ impl Rows {
     ) -> Result<MemoryRange> {
         not_null(pointer)?;
         let state = submission.context().state();
+        // From the caller's pointer on: a start beyond its allocation would pass for other memory.
+        let end = self.start.checked_add(self.span).ok_or(Failure::SIZE)?;
+        state.usm.check(pointer, end)?;
         let start = pointer.wrapping_byte_add(self.start);
         let is_recording = submission.is_recording();
         // SAFETY: as promised to this function.
