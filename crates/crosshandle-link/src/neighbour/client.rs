@@ -3,11 +3,10 @@
 use super::message::{Answer, HandleBytes, Question};
 use super::socket;
 use crate::error::{Error, Result};
-use crate::tuning::{NEIGHBOUR_ANSWER_TIMEOUT, NEIGHBOUR_BUFFER, NEIGHBOUR_PART};
+use crate::tuning::{NEIGHBOUR_BUFFER, NEIGHBOUR_PART};
 use crosshandle::{
     Access, AllocationOptions, Context, Event, EventHandle, Memory, MemoryHandle, MemoryKind,
 };
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -38,11 +37,10 @@ impl NeighbourLink {
     /// plain bytes go through.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no process of this user shares such a link.
+    /// [`Error::InvalidArgument`] if no process of this user shares such a link; [`Error::TimedOut`] if it takes no
+    /// connections, as one that is stopped.
     pub fn connect(name: &str, context: &Context, socket_dir: Option<&Path>) -> Result<Self> {
         let socket = socket::find(name, socket_dir)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(NEIGHBOUR_ANSWER_TIMEOUT))
-            .map_err(Error::os("setting how long an answer may take"))?;
         Ok(Self {
             shared: Arc::new(Shared {
                 name: name.into(),

@@ -9,7 +9,7 @@ use crate::link::thread;
 use crate::memory::RemoteMemory;
 use crate::tuning::{
     FIRST_QUESTION_TIMEOUT, MAX_KEPT_LOCALS, MAX_NEIGHBOUR_OBJECTS, MAX_NEIGHBOURS,
-    MAX_NEIGHBOURS_EACH, REDIAL_INTERVAL,
+    MAX_NEIGHBOURS_EACH, NEIGHBOUR_PART, REDIAL_INTERVAL,
 };
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Context, Memory, MemoryHandle, Queue};
@@ -135,6 +135,9 @@ impl Shared {
         };
         let Ok(copy) = socket.try_clone() else { return };
         let mut neighbours = self.neighbours();
+        if neighbours.has_ended {
+            return;
+        }
         let sockets = &neighbours.sockets;
         let own = sockets.values().filter(|(_, other)| *other == process);
         if own.count() >= MAX_NEIGHBOURS_EACH || sockets.len() >= MAX_NEIGHBOURS {
@@ -227,6 +230,10 @@ impl<'a> Neighbour<'a> {
                 let Some(Object::Memory(remote)) = self.objects.get(&id) else {
                     return Err(Error::invalid("it copies what is not open memory"));
                 };
+                // One that copies more would keep others from the other host's staging buffer for long.
+                if len > NEIGHBOUR_PART as u64 {
+                    return Err(Error::invalid("it copies more than one question may"));
+                }
                 let remote = remote.range(span(offset, len)?)?;
                 let local = self
                     .local(&handle, !there)?

@@ -2,6 +2,8 @@
 
 use super::message::MAX_LEN;
 use crate::error::{Error, Result};
+use crate::tuning::{FIRST_QUESTION_TIMEOUT, NEIGHBOUR_ANSWER_TIMEOUT};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with,
@@ -117,12 +119,20 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
         let path = directory.join(format!("{name}.{SUFFIX}"));
         let address = SocketAddrUnix::new(&path).map_err(Error::os(doing))?;
         let socket = new_socket()?;
+        for (which, limit) in [
+            // Connecting, too, waits where a process that is stopped has a full queue.
+            (Timeout::Send, FIRST_QUESTION_TIMEOUT),
+            (Timeout::Recv, NEIGHBOUR_ANSWER_TIMEOUT),
+        ] {
+            set_socket_timeout(&socket, which, Some(limit)).map_err(Error::os(doing))?;
+        }
         match connect(&socket, &address) {
             Ok(()) => {
                 process_of(&socket)?;
                 return Ok(socket);
             }
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => {}
+            Err(rustix::io::Errno::AGAIN) => return Err(Error::TimedOut(doing)),
             Err(error) => return Err(Error::os(doing)(error)),
         }
     }

@@ -199,6 +199,25 @@ fn hostile_neighbours_harm_only_themselves() {
         let (len, _) = recv(&silent[10], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
         assert!(String::from_utf8_lossy(&bytes[..len]).contains("not an open event"));
     }
+    // Nor is more copied at once than leaves others their turn.
+    let theirs = handle.parse::<crosshandle::MemoryHandle>().unwrap();
+    let mut ask = |question: &[u8]| {
+        send(&silent[10], question, SendFlags::NOSIGNAL).unwrap();
+        let (len, _) = recv(&silent[10], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
+        bytes[..len].to_vec()
+    };
+    let opened = ask(&[&[1, 0], &theirs.as_bytes()[..]].concat());
+    assert_eq!(opened[0], 1, "{opened:?}");
+    let copy = [
+        &[2, 0],
+        &opened[2..6],
+        &0u64.to_le_bytes(),
+        &theirs.as_bytes()[..],
+        &0u64.to_le_bytes(),
+        &(16 * MIB as u64 + 1).to_le_bytes(),
+    ];
+    let refused = ask(&copy.concat());
+    assert!(String::from_utf8_lossy(&refused).contains("more than one question may"));
     // Those that say nothing are hung up on before long.
     let (len, _) = recv(&silent[15], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
     assert_eq!(len, 0);

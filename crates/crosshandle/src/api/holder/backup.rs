@@ -10,6 +10,7 @@ use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address};
 use crate::ipc::{Deadline, ExportCells, Exporter, Label, Origin, Particulars, Shared};
 use crate::os::process;
 use crate::pool::DEDICATED;
+use crate::sync::Mutex;
 use crate::threads::background;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
@@ -17,6 +18,7 @@ use rustix::fs::inotify;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 
@@ -37,9 +39,14 @@ struct Kept {
     version: u64,
     /// Each part's handle as the holder gave it, and the one by which this process gives the memory.
     parts: Vec<(MemoryHandle, MemoryHandle)>,
+    /// Holders that have begun, and been told of, since nobody offered anything: whoever counts the first one offers.
+    begun: AtomicU64,
     /// Answers the new holder.
     _exporter: Arc<Exporter>,
 }
+
+/// Held by who offers: a holder does few jobs at a time for one process, and refuses others.
+static OFFERING: Mutex<()> = Mutex::new(());
 
 impl fmt::Debug for Backup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,13 +116,17 @@ impl Holder {
             name: held.name.clone(),
             version: held.version,
             parts,
+            begun: AtomicU64::new(0),
             _exporter: exporter,
         });
         let source = NewHolders::in_directories_of(self, &kept)?;
-        Ok(Backup {
-            kept,
+        let backup = Backup {
             _watch: watch(Arc::new(source))?,
-        })
+            kept,
+        };
+        // One may have begun before it was watched for.
+        backup.kept.holder_began();
+        Ok(backup)
     }
 }
 
@@ -154,10 +165,32 @@ impl Kept {
         self.holder.done(Question::TakeBack(offer))
     }
 
+    /// Brings the memory back in the background, once more if another holder begins meanwhile.
+    fn holder_began(self: &Arc<Self>) {
+        if self.begun.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let kept = Arc::clone(self);
+        background::run_blocking(move || {
+            loop {
+                let begun = kept.begun.load(Ordering::Acquire);
+                kept.offer_soon();
+                let done =
+                    (kept.begun).compare_exchange(begun, 0, Ordering::AcqRel, Ordering::Acquire);
+                if done.is_ok() {
+                    return;
+                }
+            }
+        });
+    }
+
     /// Brings the memory back to a holder that has just begun.
     fn offer_soon(&self) {
         for _ in 0..MAX_OFFERS {
-            let refused = match self.offer() {
+            let turn = OFFERING.lock();
+            let offered = self.offer();
+            drop(turn);
+            let refused = match offered {
                 Err(Error::Holder {
                     fault: HolderFault::NoHolder,
                     ..
@@ -228,13 +261,13 @@ impl Source for NewHolders {
         let Some(kept) = self.kept.upgrade() else {
             return Next::Forget;
         };
-        let is_holder = self.take();
-        // Also if this is the last reference: dropping it is not for this thread.
-        background::run_blocking(move || {
-            if is_holder {
-                kept.offer_soon();
-            }
-        });
+        if self.take() {
+            kept.holder_began();
+        }
+        // Dropping the last reference is not for this thread.
+        if let Some(last) = Arc::into_inner(kept) {
+            background::run_blocking(move || drop(last));
+        }
         Next::Continue
     }
 }

@@ -344,4 +344,4 @@ fn is_of(name: &Name, writer: &Writer) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -153,6 +153,7 @@ impl Server {
         }
         let refuse = |error: Error| refused(HolderFault::Refused, error.to_string());
         let records = records.map_err(refuse)?;
+        self.check_lost(&records).map_err(refuse)?;
         let mut added = Vec::new();
         let mut failed = None;
         for record in records {

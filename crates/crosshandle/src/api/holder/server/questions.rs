@@ -98,7 +98,8 @@ impl Server {
             Question::Stop => {
                 let is_locked =
                     |name: &&Name| name.pinned || !name.tokens.allow(Right::Admin, token);
-                match self.holdings.names().values().find(is_locked) {
+                let lost = self.lost.values().map(|lost| &lost.name);
+                match self.holdings.names().values().chain(lost).find(is_locked) {
                     Some(name) => refused(
                         HolderFault::Pinned,
                         format!(

@@ -1,11 +1,10 @@
 //! What was held when a holder and its successor died at once, and comes back from processes that have it open. They
 //! had it for reading only, so it comes back for reading only.
 
-use super::super::identity::Maker;
-use super::super::journal::Lost;
+use super::super::journal::{Lost, LostPart};
 use super::super::message::{Answer, Hold, Offer, Recovered, Right, refused};
 use super::super::segment::{HeldSegment, fetch};
-use super::super::state::{Name, Record, key_of};
+use super::super::state::{Name, Record, RecordKey, key_of};
 use super::super::successor::Change;
 use super::super::tuning::FETCH_TIMEOUT;
 use super::Server;
@@ -24,6 +23,24 @@ impl Server {
     /// Returns a name that is lost, as it was.
     pub(super) fn lost_name(&self, name: &str) -> Option<&Name> {
         self.lost.get(name).map(|lost| &lost.name)
+    }
+
+    /// Refuses to hold memory in the place of what is lost: under its handle, or its maker's name.
+    pub(super) fn check_lost(&self, records: &[Record]) -> Result<()> {
+        for (handle, was) in self.lost.values().flat_map(Lost::handles) {
+            let is_false = |record: &Record| {
+                let is_same = record.handle == handle;
+                record.handle.fields().exporter == handle.fields().exporter
+                    && (!was.maker.may_be(&record.maker) || is_same && !was.may_be(&record.memory))
+            };
+            if records.iter().any(is_false) {
+                return Err(Error::invalid(
+                    "another process answers under the name of the one that made what was held before, or with \
+                     other memory",
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Has memory fetched in the background that a process brings back.
@@ -114,12 +131,12 @@ impl Server {
         };
         self.quota.admit(&self.holdings, &as_hold, name.owner)?;
         // As the kernel numbers files they are the same; of others nobody can tell.
-        name.recovered = Some(match lost.files.iter().all(Option::is_some) {
+        name.recovered = Some(match lost.parts.iter().all(LostPart::is_told) {
             true => Recovered::SameFiles,
             false => Recovered::Unverified,
         });
         let mut added = Vec::new();
-        let failed = self.add_all(&name, brought, &mut added).err();
+        let failed = self.add_all(&name, &lost.parts, brought, &mut added).err();
         if let Some(error) = failed {
             self.release(added);
             return Err(refused(HolderFault::Refused, error.to_string()));
@@ -138,23 +155,28 @@ impl Server {
     fn add_all(
         &mut self,
         name: &Name,
+        lost: &[LostPart],
         brought: Brought,
-        added: &mut Vec<super::super::state::RecordKey>,
+        added: &mut Vec<RecordKey>,
     ) -> Result<()> {
-        for (part, memory) in name.parts.iter().zip(brought) {
+        for ((part, was), memory) in name.parts.iter().zip(lost).zip(brought) {
             let handle: MemoryHandle = part.read_only.parse()?;
             let exporter = handle.fields().exporter;
+            // Under another name, handed over again by its maker or brought back.
+            if let Some(known) = self.holdings.records().get(&key_of(&handle))
+                && !was.may_be(&known.memory)
+            {
+                return Err(Error::invalid(
+                    "other memory is held under the handle of what was held",
+                ));
+            }
             let record = Record {
                 handle,
                 device: part.device.clone(),
                 kind: part.kind,
                 name: format!("{}/{}", name.name, part.role),
                 memory,
-                // Who has made it may live, and cannot be told any more.
-                maker: Maker {
-                    uid: name.owner,
-                    process: None,
-                },
+                maker: was.maker,
                 names: 0,
             };
             let (change, files) = Change::record(&record);
@@ -186,7 +208,7 @@ impl Server {
 /// Returns each part's handle, and the one by which the process gives the memory.
 fn pairs_of(lost: &Lost, offer: &Offer, asker: Asker) -> Result<Vec<(MemoryHandle, MemoryHandle)>> {
     let mut pairs = Vec::new();
-    for (part, file) in lost.name.parts.iter().zip(&lost.files) {
+    for (part, was) in lost.name.parts.iter().zip(&lost.parts) {
         let offered = offer
             .parts
             .iter()
@@ -211,7 +233,7 @@ fn pairs_of(lost: &Lost, offer: &Offer, asker: Asker) -> Result<Vec<(MemoryHandl
             )));
         }
         let own = rustix::process::geteuid().as_raw();
-        if file.is_none() && asker.uid != lost.name.owner && asker.uid != own {
+        if !was.is_told() && asker.uid != lost.name.owner && asker.uid != own {
             return Err(Error::invalid(format!(
                 "whether the part {} is the same cannot be told by its descriptor, so only processes of the user \
                  who handed it over may bring it back",
@@ -230,17 +252,20 @@ fn fetch_all(
 ) -> Result<Brought> {
     let deadline = Deadline::after(FETCH_TIMEOUT);
     let mut brought = Brought::new();
-    for ((_, from), file) in pairs.iter().zip(&lost.files) {
+    for ((_, from), was) in pairs.iter().zip(&lost.parts) {
         if from.fields().exporter == crate::ipc::broker::address::exporter_id()? {
             return Err(Error::invalid("the holder itself has nothing to bring"));
         }
         let (memory, _) = fetch(from, Route::Exporter, origin, &deadline)?;
-        if memory.identity() != *file {
+        if !was.may_be(&memory) {
             return Err(Error::invalid(
-                "its memory is another file than what was held",
+                "its memory is another file than what was held, or another part of it",
             ));
         }
         brought.push(memory);
     }
     Ok(brought)
 }
+
+#[cfg(test)]
+mod tests;

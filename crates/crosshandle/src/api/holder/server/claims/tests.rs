@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A holder on this thread, with one program of this process and one name.
-struct Bench {
-    server: Server,
+pub(in super::super) struct Bench {
+    pub(in super::super) server: Server,
     program: OwnedFd,
     directory: PathBuf,
 }
@@ -32,7 +32,7 @@ impl Drop for Bench {
 }
 
 /// Memory and its maker; a maker of 0 cannot be seen.
-fn record(number: u32, file: OwnedFd, maker: u32) -> Record {
+pub(in super::super) fn record(number: u32, file: OwnedFd, maker: u32) -> Record {
     let fields = Fields {
         backend: BackendKind::Host,
         read_only: number == 2,
@@ -66,7 +66,7 @@ fn record(number: u32, file: OwnedFd, maker: u32) -> Record {
 }
 
 impl Bench {
-    fn new(of: &str, file: &OwnedFd, maker: u32) -> Self {
+    pub(in super::super) fn new(of: &str, file: &OwnedFd, maker: u32) -> Self {
         let own = std::process::id();
         let directory = std::env::temp_dir().join(format!("xh-{of}-{own}"));
         std::fs::create_dir(&directory).expect("a directory");

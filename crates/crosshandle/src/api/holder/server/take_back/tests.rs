@@ -1,0 +1,128 @@
+use super::super::super::message::{Question, Request};
+use super::super::claims::tests::{Bench, record};
+use super::super::{Holdings, journal};
+use super::*;
+use crate::handle::Fields;
+use crate::os::memfd;
+use std::os::fd::OwnedFd;
+
+fn memory() -> OwnedFd {
+    memfd::create("test", 4096).expect("memory")
+}
+
+/// A record of the bench's exporter under a number.
+fn with(number: u32, file: &OwnedFd, maker: u32) -> Record {
+    record(number, file.try_clone().expect("a copy"), maker)
+}
+
+#[test]
+fn nothing_takes_the_place_of_what_is_lost() {
+    let (file, other) = (memory(), memory());
+    let (maker, stranger) = (std::process::id(), std::os::unix::process::parent_id());
+    let mut bench = Bench::new("lost", &file, maker);
+    let server = &mut bench.server;
+    let policy = server.terms.policy.clone();
+    let empty = || Holdings::new(policy.clone());
+    server.tell(Change::Lock { file: None }, Vec::new());
+    server.write_journal();
+    // As a holder begins after it and its successor have died.
+    server.holdings = empty();
+    server.lost = journal::read(&server.directory, &server.holdings);
+    let lost = server.lost["region"].clone();
+    assert_eq!(
+        lost.parts[0].maker.process,
+        with(2, &file, maker).maker.process
+    );
+
+    // Its maker may hand it over again, or something else.
+    let check = |server: &Server, record: Record| server.check_lost(&[record]);
+    check(server, with(2, &file, maker)).expect("the same");
+    check(server, with(3, &other, maker)).expect("another object of the maker's");
+    for (record, what) in [
+        (with(2, &other, maker), "other memory under its handle"),
+        (with(2, &file, stranger), "another process"),
+        (with(3, &other, stranger), "another process"),
+    ] {
+        check(server, record).expect_err(what);
+    }
+    let mut elsewhere = with(3, &other, stranger);
+    elsewhere.handle = MemoryHandle::new(&Fields {
+        exporter: 8,
+        ..elsewhere.handle.fields()
+    });
+    check(server, elsewhere).expect("its own");
+
+    // Where other memory has the handle all the same, the name does not come back with that.
+    let offer = Offer {
+        name: "region".into(),
+        version: 1,
+        parts: Vec::new(),
+    };
+    let asker = Asker { uid: 0, pid: 0 };
+    let own = |file| vec![with(2, file, maker).memory];
+    server
+        .holdings
+        .add_record(with(2, &other, maker))
+        .expect("held");
+    let refused = server.restore(&offer, asker, own(&file));
+    assert!(format!("{refused:?}").contains("other memory is held"));
+    assert!(server.lost.contains_key("region"));
+    server.holdings = empty();
+    server.restore(&offer, asker, own(&file)).expect("back");
+    let name = &server.holdings.names()["region"];
+    assert_eq!(name.recovered, Some(Recovered::SameFiles));
+    assert!(server.lost.is_empty());
+    // From now on as for all that is held.
+    let held = server.holdings.add_record(with(3, &other, stranger));
+    held.expect_err("another process");
+}
+
+#[test]
+fn what_is_lost_has_its_tokens_still() {
+    let file = memory();
+    let mut bench = Bench::new("locked", &file, 0);
+    let server = &mut bench.server;
+    let mut name = server.holdings.names()["region"].clone();
+    name.tokens = serde_json::from_str(r#"{"read":"r","write":"w","admin":"a"}"#).expect("tokens");
+    server.holdings.set_name(name);
+    server.tell(Change::Lock { file: None }, Vec::new());
+    server.write_journal();
+    server.holdings = Holdings::new(server.terms.policy.clone());
+    server.lost = journal::read(&server.directory, &server.holdings);
+    let ask = |server: &mut Server, token: Option<&str>| {
+        let request = Request {
+            protocol: 1,
+            token: token.map(str::to_owned),
+            question: Question::Stop,
+        };
+        server.answer(0, request)
+    };
+    for token in [None, Some("w")] {
+        let refused = ask(server, token);
+        assert!(
+            format!("{refused:?}").contains("has a token"),
+            "{refused:?}"
+        );
+    }
+    assert!(matches!(ask(server, Some("a")), Some(Answer::Done)));
+}
+
+#[test]
+fn a_journal_of_another_pid_namespace_tells_of_no_process() {
+    let file = memory();
+    let mut bench = Bench::new("pids", &file, std::process::id());
+    let server = &mut bench.server;
+    server.tell(Change::Lock { file: None }, Vec::new());
+    server.write_journal();
+    let written = server.directory.journal(1 << 20).expect("a journal");
+    let written = String::from_utf8(written).expect("text");
+    let other = written.replace("\"pids\":\"pid:", "\"pids\":\"pid:1");
+    assert_ne!(written, other);
+    server
+        .directory
+        .write_journal(other.as_bytes())
+        .expect("written");
+    let empty = Holdings::new(server.terms.policy.clone());
+    let lost = journal::read(&server.directory, &empty);
+    assert_eq!(lost["region"].parts[0].maker.process, None);
+}
