@@ -7,9 +7,9 @@ use crate::ucx::worker::Registration;
 use crosshandle::Context;
 use crosshandle::handle::BackendKind;
 
-/// Beginnings of the names of transports that access memory of GPUs themselves: CUDA's own between processes, and
-/// those of network cards with RDMA. What UCX moves over others it copies in pieces, of 8 KiB over TCP.
-const REACH_GPUS: [&str; 3] = ["cuda_ipc", "rc", "dc"];
+/// Beginnings of the names of transports by which network cards access memory of GPUs themselves. What UCX moves over
+/// others it copies in pieces, of 8 KiB over TCP, also where it has `cuda_ipc` beside that.
+const REACH_GPUS: [&str; 2] = ["rc", "dc"];
 
 impl DataPath {
     /// Returns whether UCX is to move memory of this context's device, which the host cannot access.
