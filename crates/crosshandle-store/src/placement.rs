@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Addresses are reserved in multiples of this many bytes: CUDA rounds an address that it is asked for up to one.
 const RESERVED_UNIT: usize = 32 << 20;
 
-/// At least this many bytes are reserved at an address that is asked for. CUDA puts short ranges where it has room
-/// (seen with 16 MiB, and with 34 MiB in a process with torch), and long ones where they are asked for.
+/// At least this many bytes are reserved at an address that is asked for. CUDA puts short ranges where it has room, in a
+/// process with torch up to 128 MiB at least, and those from 512 MiB on where they are asked for.
 const PLACED_AT_LEAST: usize = 1 << 30;
 
 /// Addresses that readers agree on: those that neither the system nor a driver gives a process that asks for none.
