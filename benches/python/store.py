@@ -118,7 +118,7 @@ class Orders:
             try:
                 self.store.open(name, framework="crosshandle", place=address).close()
                 good.append(unit)
-            except self.store.AddressTaken:
+            except self.store.AddressTakenError:
                 pass
         spans: list[list[int]] = []
         for unit in good:

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 /// A device: the host's own memory, or a GPU.
 ///
-/// `Device("host")`, `Device("cuda:0")`, `Device("level_zero:0")`. Raises `NoDevice` with what was looked
+/// `Device("host")`, `Device("cuda:0")`, `Device("level_zero:0")`. Raises `NoDeviceError` with what was looked
 /// for and where.
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Device(pub(crate) crosshandle::Device);

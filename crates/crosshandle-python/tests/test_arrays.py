@@ -52,7 +52,7 @@ def test_views_keep_memory_open() -> None:
     view[0] = 1
     del view
     gc.collect()
-    with pytest.raises(crosshandle.Stale):
+    with pytest.raises(crosshandle.StaleHandleError):
         context.open_memory(handle)
 
 
@@ -137,7 +137,7 @@ def test_a_bundle_keeps_its_arrays_until_it_is_released() -> None:
         gc.collect()
         crosshandle.open(data, context=context)
     gc.collect()
-    with pytest.raises(crosshandle.Stale):
+    with pytest.raises(crosshandle.StaleHandleError):
         crosshandle.open(data, context=context)
     with pytest.raises(ValueError, match="released"):
         bytes(bundle)

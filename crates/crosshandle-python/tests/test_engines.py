@@ -155,7 +155,7 @@ def test_vllm_takes_a_checkpoint_from_the_holder() -> None:
     assert loader.get_external_weight_memory(None) == 0
     extra["expected_hash"] = "00" * 32
     loader = get_model_loader(LoadConfig(load_format="crosshandle", model_loader_extra_config=extra))
-    with pytest.raises(store.WrongContents):
+    with pytest.raises(store.WrongContentsError):
         loader.download_model(None)
     with pytest.raises(ValueError, match="needs a name"):
         get_model_loader(LoadConfig(load_format="crosshandle"))

@@ -87,13 +87,13 @@ def test_what_was_lent_and_never_opened_lets_go_at_once() -> None:
     del owner
     part.close()
     assert until(lambda: alive() is None)
-    with pytest.raises(crosshandle.Stale):
+    with pytest.raises(crosshandle.StaleHandleError):
         crosshandle.Context().open_memory(handle)
     for offset, nbytes in [(0, 65), (64, 0), (65, 1), (0, 0)]:
-        with pytest.raises(crosshandle.InvalidArgument):
+        with pytest.raises(crosshandle.InvalidArgumentError):
             memory.lend(None, offset=offset, nbytes=nbytes)
     opened = crosshandle.Context().open_memory(memory.handle())
-    with pytest.raises(crosshandle.InvalidArgument, match="pass that handle on"):
+    with pytest.raises(crosshandle.InvalidArgumentError, match="pass that handle on"):
         opened.lend(None)
 
 
@@ -147,12 +147,12 @@ def test_a_dropped_bundle_keeps_what_lives() -> None:
     assert crosshandle.open(data)[0].shape == (7,)
     del view
     gc.collect()
-    with pytest.raises(crosshandle.Stale):
+    with pytest.raises(crosshandle.StaleHandleError):
         crosshandle.open(data)
     # An array that keeps its bytes by itself is let go with the bundle.
     data = bytes(crosshandle.share([numbers_in(rust.Block(crosshandle.default_context(), 80), 10)]))
     gc.collect()
-    with pytest.raises(crosshandle.Stale):
+    with pytest.raises(crosshandle.StaleHandleError):
         crosshandle.open(data)
     # A long table lives as long.
     arrays = [crosshandle.alloc_empty(1) for _ in range(200)]
@@ -295,7 +295,7 @@ def test_an_array_whose_maker_died_raises(start: Start) -> None:
     peer = start(die_before_signalling)
     opened: Any = crosshandle.open(peer.receive())
     peer.kill()
-    with pytest.raises(crosshandle.PeerDied, match="never"):
+    with pytest.raises(crosshandle.PeerDiedError, match="never"):
         opened.numpy()
 
 
@@ -338,14 +338,14 @@ def test_physical_memory_crosses(start: Start) -> None:
         opened = crosshandle.open(str(memory.handle()))
         assert isinstance(opened, crosshandle.PhysicalMemory)
         addresses.map(0, opened, memory_offset=size, nbytes=size, access="r")
-        with pytest.raises(crosshandle.ReadOnly):
+        with pytest.raises(crosshandle.ReadOnlyError):
             addresses.write(0, b"x")
         addresses.protect("rw", 0, size)
         addresses.write(0, b"x")
         assert addresses.read(2 * size, 1) == b"x"
-        with pytest.raises(crosshandle.InvalidArgument):
+        with pytest.raises(crosshandle.InvalidArgumentError):
             addresses.read(3 * size, 1)
-        with pytest.raises(crosshandle.InvalidArgument):
+        with pytest.raises(crosshandle.InvalidArgumentError):
             addresses.map(0, memory)
         with pytest.raises(ValueError, match="rw"):
             addresses.map(3 * size, memory, access="w")
@@ -355,7 +355,7 @@ def test_physical_memory_crosses(start: Start) -> None:
     assert "closed" in repr(addresses)
     with pytest.raises(ValueError, match="closed"):
         addresses.read(0, 1)
-    with pytest.raises(crosshandle.InvalidArgument, match="multiple"):
+    with pytest.raises(crosshandle.InvalidArgumentError, match="multiple"):
         context.physical_memory(size + 1)
     handle = memory.handle(read_only=True)
     assert handle.read_only and handle.nbytes == 2 * size and crosshandle.PhysicalMemoryHandle(bytes(handle)) == handle

@@ -54,7 +54,7 @@ def test_memory_and_events_of_another_host(start: Start, tmp_path: Path) -> None
     peer = start(own, str(tmp_path), token)
     is_another, address, memory_handle, event_handle = peer.receive()
     if is_another:
-        with pytest.raises(crosshandle.WrongHost):
+        with pytest.raises(crosshandle.WrongHostError):
             crosshandle.open(memory_handle)
     other = link.connect(address, token=token, data="tls")
     assert other.ended is None and other.peer == address
@@ -104,19 +104,19 @@ def test_memory_and_events_of_another_host(start: Start, tmp_path: Path) -> None
     for wrong in (lambda: memory.read(4001), lambda: memory.read(1, offset=4000)):
         with pytest.raises(ValueError):
             wrong()
-    with pytest.raises(crosshandle.InvalidArgument):
+    with pytest.raises(crosshandle.InvalidArgumentError):
         memory.write(b"abc", offset=3999)
     reader = other.open_memory(memory_handle, writable=False)
-    with pytest.raises(crosshandle.ReadOnly):
+    with pytest.raises(crosshandle.ReadOnlyError):
         reader.write(b"abc")
     with pytest.raises(TypeError):
         memory.write(numbers.tolist())
 
     # The other side ends the link: what waits fails.
     peer.send(None)
-    with pytest.raises(crosshandle.PeerDied):
+    with pytest.raises(crosshandle.PeerDiedError):
         event.mirror.wait_value(100, timeout=DEADLINE)
-    with pytest.raises(crosshandle.PeerDied):
+    with pytest.raises(crosshandle.PeerDiedError):
         memory.read(1)
     assert other.ended is not None
     memory.close()
@@ -129,21 +129,21 @@ def test_memory_and_events_of_another_host(start: Start, tmp_path: Path) -> None
 def test_who_may_link(tmp_path: Path) -> None:
     token = link.new_token()
     with link.listen("127.0.0.1:0", token=token, data="tls") as listener:
-        with pytest.raises(crosshandle.NotAdmitted):
+        with pytest.raises(crosshandle.NotAdmittedError):
             link.connect(listener.address, token=link.new_token(), data="tls")
-        with pytest.raises(crosshandle.TimedOut):
+        with pytest.raises(crosshandle.TimedOutError):
             listener.accept(timeout=0.01)
         file = tmp_path / "token"
         file.write_text(token)
         file.chmod(0o644)
-        with pytest.raises(crosshandle.InvalidArgument, match="chmod 600"):
+        with pytest.raises(crosshandle.InvalidArgumentError, match="chmod 600"):
             link.connect(listener.address, token_file=file, data="tls")
         file.chmod(0o600)
         link.connect(listener.address, token_file=file, data="tls").close()
     for options in ({}, {"token": token, "token_file": "x"}, {"token": token, "data": "pigeons"}):
         with pytest.raises(ValueError):
             link.listen("127.0.0.1:0", **options)
-    with pytest.raises(crosshandle.SystemCallFailed):
+    with pytest.raises(crosshandle.SystemCallError):
         link.connect("127.0.0.1:1", token=token, data="tls")
 
 
@@ -155,9 +155,9 @@ def test_certificates_link_instead_of_a_token() -> None:
         )
 
     with link.listen("127.0.0.1:0", certificates=files("owner"), data="tls") as listener:
-        with pytest.raises(crosshandle.NotAdmitted):
+        with pytest.raises(crosshandle.NotAdmittedError):
             link.connect(listener.address, certificates=files("other"), data="tls")
-        with pytest.raises(crosshandle.NotAdmitted):
+        with pytest.raises(crosshandle.NotAdmittedError):
             link.connect(listener.address, certificates=files("user", "another.example"), data="tls")
         with link.connect(listener.address, certificates=files("user"), data="tls") as other:
             assert other.ended is None

@@ -19,10 +19,10 @@ def test_what_was_opened_for_reading_stays_so() -> None:
     memory = crosshandle.default_context().allocate(100)
     opened = crosshandle.Context("host").open_memory(memory.handle(), writable=False)
     for ask in (opened.handle, lambda **options: crosshandle.share(opened.array(), **options)):
-        with pytest.raises(crosshandle.Unsupported, match="only the process that made that"):
+        with pytest.raises(crosshandle.UnsupportedError, match="only the process that made that"):
             ask(read_only=True)
     again = pickle.loads(pickle.dumps(opened))
-    with pytest.raises(crosshandle.ReadOnly):
+    with pytest.raises(crosshandle.ReadOnlyError):
         again.write(b"x")
     memory.write(b"new")
     assert again.read(3) == b"new"
@@ -32,7 +32,7 @@ def test_devices() -> None:
     host = crosshandle.Device("host")
     assert host in crosshandle.Device.all() and host.backend == "host"
     assert host.total_memory > 0 and "host" in repr(host)
-    with pytest.raises(crosshandle.NoDevice, match="no device 'moon'") as refused:
+    with pytest.raises(crosshandle.NoDeviceError, match="no device 'moon'") as refused:
         crosshandle.Device("moon")
     assert isinstance(refused.value, LookupError) and isinstance(refused.value, crosshandle.Error)
 
@@ -46,10 +46,10 @@ def test_handles_are_values() -> None:
     assert hash(pickle.loads(pickle.dumps(handle))) == hash(handle)
     damaged = bytearray(bytes(handle))
     damaged[50] ^= 1
-    with pytest.raises(crosshandle.InvalidHandle) as refused:
+    with pytest.raises(crosshandle.InvalidHandleError) as refused:
         crosshandle.MemoryHandle(damaged)
     assert isinstance(refused.value, ValueError)
-    with pytest.raises(crosshandle.InvalidHandle):
+    with pytest.raises(crosshandle.InvalidHandleError):
         crosshandle.EventHandle(bytes(handle))
     with pytest.raises(TypeError, match="not as int"):
         crosshandle.MemoryHandle(5)  # type: ignore[arg-type]
@@ -64,12 +64,12 @@ def test_memory() -> None:
         opened = context.open_memory(memory.handle())
         assert opened.read(5, offset=10) == b"hello" and opened.name == "block"
         read_only = context.open_memory(memory.handle(read_only=True), writable=False)
-        with pytest.raises(crosshandle.ReadOnly):
+        with pytest.raises(crosshandle.ReadOnlyError):
             read_only.write(b"x")
-        with pytest.raises(crosshandle.ReadOnly) as refused:
+        with pytest.raises(crosshandle.ReadOnlyError) as refused:
             context.open_memory(memory.handle(read_only=True))
         assert isinstance(refused.value, PermissionError)
-        with pytest.raises(crosshandle.InvalidArgument):
+        with pytest.raises(crosshandle.InvalidArgumentError):
             memory.read(1, offset=4096)
     with pytest.raises(ValueError, match="closed"):
         memory.read()
@@ -83,7 +83,7 @@ def test_closed_memory_is_freed() -> None:
     handle = None
     with context.allocate(4096) as memory:
         handle = memory.handle()
-    with pytest.raises(crosshandle.Stale):
+    with pytest.raises(crosshandle.StaleHandleError):
         context.open_memory(handle)
 
 
@@ -95,7 +95,7 @@ def test_events() -> None:
     event.wait_value(1, timeout=0)
     assert not event.done(2)
     began = time.monotonic()
-    with pytest.raises(crosshandle.TimedOut) as late:
+    with pytest.raises(crosshandle.TimedOutError) as late:
         event.wait_value(2, timeout=0.05)
     assert isinstance(late.value, TimeoutError) and 0.05 <= time.monotonic() - began < DEADLINE
     for bad in (-1, float("nan")):
@@ -138,7 +138,7 @@ def test_queue() -> None:
     event.wait(timeout=DEADLINE)
     assert destination.read(14) == b"\0\0\0bababababa\0"
     queue.finish(timeout=DEADLINE)
-    with pytest.raises(crosshandle.InvalidArgument):
+    with pytest.raises(crosshandle.InvalidArgumentError):
         queue.copy(source, destination, nbytes=2000)
 
 

@@ -82,13 +82,13 @@ def test_a_death_is_an_exception(start: Start) -> None:
     event_handle, memory_handle = peer.receive()
     event, memory = crosshandle.open(event_handle), crosshandle.open(memory_handle)
     peer.kill()
-    with pytest.raises(crosshandle.PeerDied, match="step") as died:
+    with pytest.raises(crosshandle.PeerDiedError, match="step") as died:
         event.wait_value(1, timeout=DEADLINE)
     assert isinstance(died.value, ConnectionError)
     assert died.value.pid == peer.process.pid and died.value.number == 1 and "step" in died.value.event
     # What was opened stays.
     memory.write(b"still here")
-    with pytest.raises(crosshandle.ExporterGone):
+    with pytest.raises(crosshandle.ExporterGoneError):
         crosshandle.Context().open_memory(memory_handle)
 
 
@@ -143,7 +143,7 @@ def test_asyncio_learns_of_a_death(start: Start) -> None:
         wait = asyncio.ensure_future(event.reached(1))
         await asyncio.sleep(0)
         peer.kill()
-        with pytest.raises(crosshandle.PeerDied):
+        with pytest.raises(crosshandle.PeerDiedError):
             await asyncio.wait_for(wait, DEADLINE)
 
     asyncio.run(main())

@@ -75,7 +75,7 @@ def test_arrays_are_published_by_one_process_and_opened_by_another(start: Start)
     assert model.dtype("b") == "F16" and model.shape("transposed") == (8, 5) and "w" in model
     model.verify()
     assert store.verify("model", published.hash) == published.hash
-    with pytest.raises(store.WrongContents):
+    with pytest.raises(store.WrongContentsError):
         store.open("model", "00" * 32)
     with pytest.raises(KeyError):
         model.get_tensor("no")
@@ -90,7 +90,7 @@ def test_arrays_are_published_by_one_process_and_opened_by_another(start: Start)
         model.keys() and model.hash
     store.rm("model")
     assert np.array_equal(weights, arrays(1)["w"])
-    with pytest.raises(store.NoSuchName):
+    with pytest.raises(store.NoSuchNameError):
         store.open("model")
     with pytest.raises(store.StoreError):
         crosshandle.open("model")
@@ -182,7 +182,7 @@ def test_versions_pins_and_waiting_for_the_next_one(start: Start) -> None:
     store.publish("model", arrays(1))
     with pytest.raises(store.StoreError):
         store.publish("model", arrays(1))
-    with pytest.raises(crosshandle.TimedOut):
+    with pytest.raises(crosshandle.TimedOutError):
         store.await_version("model", 1, timeout=0.01)
     peer = start(await_next)
     peer.send(1)
@@ -249,7 +249,7 @@ def update(pipe: Any) -> None:
             tensors = {name: array for name, array in arrays(seed).items() if names is None or name in names}
             try:
                 pipe.send(updater.update(tensors, hashed=hashed))
-            except store.Torn as error:
+            except store.TornUpdateError as error:
                 pipe.send(str(error))
 
 
@@ -278,10 +278,10 @@ def test_updates_in_place_are_seen_and_those_that_end_early_are_too(start: Start
         peer.send(way)
         if way == "die":
             assert peer.receive() == "begun"
-            with pytest.raises(crosshandle.TimedOut):
+            with pytest.raises(crosshandle.TimedOutError):
                 model.stable(0.05)
             own = store.updater("model")
-            with pytest.raises(crosshandle.TimedOut):
+            with pytest.raises(crosshandle.TimedOutError):
                 own.update(arrays(9), timeout=0.1)
             with interrupted(), pytest.raises(Interrupted):
                 own.update(arrays(9), timeout=DEADLINE)
@@ -290,9 +290,9 @@ def test_updates_in_place_are_seen_and_those_that_end_early_are_too(start: Start
             assert peer.receive() == "open"
         else:
             assert peer.receive() == "failed"
-        with pytest.raises(store.Torn):
+        with pytest.raises(store.TornUpdateError):
             model.stable(DEADLINE)
-        with pytest.raises(store.Torn):
+        with pytest.raises(store.TornUpdateError):
             store.open("model")
         peer.send((["b"], 6, True))
         assert "torn" in peer.receive()
@@ -352,7 +352,7 @@ def test_models_sleep_and_wake_at_the_same_addresses(start: Start) -> None:
     anywhere.sleep()
     assert not anywhere.wake()
     assert anywhere.address is not None
-    with pytest.raises(store.AddressTaken):
+    with pytest.raises(store.AddressTakenError):
         store.open("model", place=anywhere.address)
     elsewhere = store.open("model", place=anywhere.address, or_elsewhere=True)
     same(elsewhere, arrays(2))
@@ -372,7 +372,7 @@ def kill_holder() -> None:
     while True:
         try:
             store.ls()
-        except store.NoHolder:
+        except store.NoHolderError:
             return
         assert time.monotonic() < deadline, "somebody holds still"
 
@@ -394,7 +394,7 @@ def await_back(name: str) -> store.Held:
             found = [held for held in store.ls() if held.name == name]
             if found:
                 return found[0]
-        except store.NoHolder:
+        except store.NoHolderError:
             pass
         assert time.monotonic() < deadline, "it does not come back"
         time.sleep(0.005)
@@ -457,15 +457,15 @@ def test_one_process_at_a_time_writes_a_claimed_model(start: Start) -> None:
 
 def test_there_may_be_no_holder(tmp_path: Path) -> None:
     nobody = store.Store(tmp_path)
-    with pytest.raises(store.NoHolder, match="crosshandle hold"):
+    with pytest.raises(store.NoHolderError, match="crosshandle hold"):
         nobody.open("model")
 
 
 def test_tokens_are_asked_for() -> None:
     store.publish("secret", arrays(1), read_token="r", write_token="w")
-    with pytest.raises(store.NotAllowed):
+    with pytest.raises(store.NotAllowedError):
         store.open("secret")
-    with pytest.raises(store.NotAllowed):
+    with pytest.raises(store.NotAllowedError):
         store.Store(token="r").updater("secret")
     same(store.Store(token="r").open("secret"), arrays(1))
     store.Store(token="w").updater("secret").update(arrays(2))

@@ -227,10 +227,10 @@ def test_a_writer_that_is_killed_leaves_the_model_torn(start: Start) -> None:
     model = store.open("net", framework="torch")
     peer = start(other)
     assert ask(peer, "begin_to_update") == "begun"
-    with pytest.raises(crosshandle.TimedOut):
+    with pytest.raises(crosshandle.TimedOutError):
         model.stable(0.05)
     peer.kill()
-    with pytest.raises(store.Torn):
+    with pytest.raises(store.TornUpdateError):
         model.stable(DEADLINE)
     store.updater("net").update(net.state_dict())
     model.stable()

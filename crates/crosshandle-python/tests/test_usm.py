@@ -209,7 +209,7 @@ def test_read_only_arrays_are_not_mapped_writable() -> None:
     array = crosshandle.alloc_empty(4, "uint8")
     array.numpy()[:] = 5
     opened = crosshandle.open(bytes(crosshandle.share(array)), writable=False)
-    with pytest.raises(crosshandle.Unsupported, match="lets its holder write"):
+    with pytest.raises(crosshandle.UnsupportedError, match="lets its holder write"):
         opened.dpctl()
     assert crosshandle.open(bytes(crosshandle.share(array, read_only=True))).dpctl().tobytes() == b"\5" * 4
 
@@ -226,7 +226,7 @@ def test_memory_whose_maker_has_gone_is_no_longer_attached(start: Start) -> None
     array = crosshandle.open(peer.receive())
     peer.send("opened")
     peer.end()
-    with pytest.raises(crosshandle.ExporterGone):
+    with pytest.raises(crosshandle.ExporterGoneError):
         array.dpctl()
     assert bytes(array) == b"\6" * 4
 
@@ -283,7 +283,7 @@ WITHOUT = """
 import crosshandle
 try:
     crosshandle.alloc_empty(4).dpctl()
-except crosshandle.Unsupported as error:
+except crosshandle.UnsupportedError as error:
     print(error)
 """
 

@@ -7,43 +7,43 @@ class Error(Exception):
     """Any failure of this package's objects."""
 
 
-class InvalidHandle(Error, ValueError):
+class InvalidHandleError(Error, ValueError):
     """The bytes or text are no handle, or a damaged one, or one of another kind."""
 
 
-class WrongHost(InvalidHandle):
+class WrongHostError(InvalidHandleError):
     """The handle was made on another machine, or before this one was started again."""
 
 
-class WrongDevice(InvalidHandle):
+class WrongDeviceError(InvalidHandleError):
     """The handle's object lives on a device that the context's device cannot reach."""
 
 
-class ExporterGone(Error, ConnectionError):
+class ExporterGoneError(Error, ConnectionError):
     """The process that made the handle has ended, or cannot be found from here."""
 
 
-class Stale(Error, ReferenceError):
+class StaleHandleError(Error, ReferenceError):
     """The exporter has freed the object since it made the handle."""
 
 
-class WrongKey(Error, PermissionError):
+class WrongKeyError(Error, PermissionError):
     """The handle was not made by its exporter."""
 
 
-class ReadOnly(Error, PermissionError):
+class ReadOnlyError(Error, PermissionError):
     """Writing was asked for, and the handle or the memory allows reading only."""
 
 
-class NotAdmitted(Error, PermissionError):
+class NotAdmittedError(Error, PermissionError):
     """One side does not admit the other's user."""
 
 
-class TimedOut(Error, TimeoutError):
+class TimedOutError(Error, TimeoutError):
     """The timeout passed first."""
 
 
-class PeerDied(Error, ConnectionError):
+class PeerDiedError(Error, ConnectionError):
     """The process that was to signal has ended without doing so."""
 
     pid: int | None = None
@@ -56,31 +56,31 @@ class PeerDied(Error, ConnectionError):
     """The number of the signal that never came."""
 
 
-class CommandFailed(Error, RuntimeError):
+class CommandFailedError(Error, RuntimeError):
     """The command that was to signal failed."""
 
 
-class NoSymbol(Error, LookupError):
+class NoSymbolError(Error, LookupError):
     """A program has no kernel or variable of this name."""
 
 
-class InvalidArgument(Error, ValueError):
+class InvalidArgumentError(Error, ValueError):
     """An argument is not allowed."""
 
 
-class Unsupported(Error, NotImplementedError):
+class UnsupportedError(Error, NotImplementedError):
     """The device, object or process does not support this."""
 
 
-class NoDevice(Error, LookupError):
+class NoDeviceError(Error, LookupError):
     """There is no such device; the text says what was looked for and where."""
 
 
-class OutOfMemory(Error, MemoryError):
+class OutOfMemoryError(Error, MemoryError):
     """There is not enough memory."""
 
 
-class LimitReached(Error, OSError):
+class LimitReachedError(Error, OSError):
     """A limit of the system or of the library is reached; the text says how to raise it."""
 
 
@@ -88,7 +88,7 @@ class ProtocolError(Error, ConnectionError):
     """The other process does not speak this protocol: both need compatible versions."""
 
 
-class SystemCallFailed(Error, OSError):
+class SystemCallError(Error, OSError):
     """The operating system refused a call; `errno` has its code."""
 
 

@@ -22,7 +22,7 @@ from ._crosshandle import (
     PhysicalMemory,
     PhysicalMemoryHandle,
 )
-from ._errors import Unsupported, WrongDevice
+from ._errors import UnsupportedError, WrongDeviceError
 
 Tree = Union[Array, "list[Tree]", "tuple[Tree, ...]", "dict[str, Tree]"]
 
@@ -64,7 +64,7 @@ def _context_of(backend: str, uuid: str) -> Context:
         return known
     devices = [device for device in Device.all() if device.backend == backend]
     if not devices:
-        raise WrongDevice(f"the memory is on a {backend} device, and this process sees none: see `crosshandle doctor`")
+        raise WrongDeviceError(f"the memory is on a {backend} device, and this process sees none: see `crosshandle doctor`")
     own = [device for device in devices if device.uuid == uuid]
     context = default_context((own or devices)[0].name)
     _by_uuid[backend, uuid] = context
@@ -296,7 +296,7 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
                 arrays[place] = adopted
             elif copy:
                 arrays[place] = _copy(leaves[place], described[place], context)
-            elif device == "host" and isinstance(adopted, Unsupported):
+            elif device == "host" and isinstance(adopted, UnsupportedError):
                 raise ValueError(
                     "this array lies in memory that no other process can reach: make it with "
                     "crosshandle.alloc_empty, or pass copy=True to share a copy"
@@ -321,14 +321,14 @@ def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array
     # The library does not say which of its devices: the first ones refuse what is not theirs.
     names = [found.name for found in Device.all() if found.backend == device]
     if not names:
-        raise WrongDevice(f"the array is on a {device} device, and there is none here")
+        raise WrongDeviceError(f"the array is on a {device} device, and there is none here")
     found: dict[int, tuple[Context, Array | Exception]] = {}
     places = list(range(len(group)))
     for name in names:
         context = default_context(name)
         for place, adopted in zip(places, _rust.adopt_all(context, [group[place] for place in places])):
             # A device that knows the memory says more than one that does not.
-            if isinstance(adopted, Array) or place not in found or not isinstance(found[place][1], Unsupported):
+            if isinstance(adopted, Array) or place not in found or not isinstance(found[place][1], UnsupportedError):
                 found[place] = context, adopted
         places = [place for place in places if not isinstance(found[place][1], Array)]
         if not places:

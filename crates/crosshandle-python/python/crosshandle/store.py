@@ -25,21 +25,21 @@ from typing import Any, NamedTuple, Union
 
 from . import _crosshandle as _rust
 from ._crosshandle import Array
-from ._store_errors import AddressTaken, NoHolder, NoSuchName, NotAllowed, StoreError, Torn, WrongContents
+from ._store_errors import AddressTakenError, NoHolderError, NoSuchNameError, NotAllowedError, StoreError, TornUpdateError, WrongContentsError
 
 __all__ = [
-    "AddressTaken",
+    "AddressTakenError",
     "Held",
     "Model",
-    "NoHolder",
-    "NoSuchName",
-    "NotAllowed",
+    "NoHolderError",
+    "NoSuchNameError",
+    "NotAllowedError",
     "Published",
     "Store",
     "StoreError",
-    "Torn",
+    "TornUpdateError",
     "Updater",
-    "WrongContents",
+    "WrongContentsError",
     "await_version",
     "load",
     "ls",
@@ -296,11 +296,11 @@ class Model:
         return every[offset : offset + nbytes].view(kind).view(shape)
 
     def verify(self, threads: int | None = None) -> None:
-        """Takes the hash of all bytes again. Raises `WrongContents` if it is another one."""
+        """Takes the hash of all bytes again. Raises `WrongContentsError` if it is another one."""
         self._model.verify(threads)
 
     def stable(self, timeout: float | None = 30.0) -> int:
-        """Waits until no update is under way, and returns a number that every update changes. Raises `Torn`."""
+        """Waits until no update is under way, and returns a number that every update changes. Raises `TornUpdateError`."""
         return self._model.stable(timeout)
 
     def is_still(self, number: int) -> bool:
@@ -356,7 +356,7 @@ class Updater:
     """A model that this process can write, in place: while others have it open, and without more memory.
 
     Keep it for any number of updates. Readers wait meanwhile (`Model.stable`), and learn of the end. If this process
-    dies in the middle, they get `Torn` until an update has written all tensors.
+    dies in the middle, they get `TornUpdateError` until an update has written all tensors.
     """
 
     def __init__(self, updater: _rust.StoreUpdater):
@@ -416,12 +416,12 @@ class Store:
         back_up: bool = False,
         timeout: float = 30.0,
     ) -> Model:
-        """Opens a model, to read it. Raises `WrongContents` if it has another hash than `expected_hash`.
+        """Opens a model, to read it. Raises `WrongContentsError` if it has another hash than `expected_hash`.
 
         `framework` is what `get_tensor` makes: numpy, torch, jax, cupy, or crosshandle for this package's arrays. `place` is
         `"agreed"` for the same addresses in every process that asks so, a number for addresses of the program's choice
         (a multiple of 32 MiB), `"sleepable"` for any: such a model can `sleep` and `wake`. If the addresses are taken,
-        `AddressTaken` is raised, or with `or_elsewhere` others are used.
+        `AddressTakenError` is raised, or with `or_elsewhere` others are used.
         With `back_up`, this process brings the model back to the next holder if the one that runs and its successor die at
         the same moment; that takes some descriptors. An update that is under way is waited for, at most `timeout` seconds.
         """

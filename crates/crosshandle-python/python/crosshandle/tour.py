@@ -69,7 +69,7 @@ def checked() -> str:
     handle[40] ^= 1
     try:
         crosshandle.open(handle)
-    except crosshandle.InvalidHandle as refused:
+    except crosshandle.InvalidHandleError as refused:
         return f"one bit was turned: {refused}"
     raise AssertionError("a damaged handle was opened")
 
@@ -142,7 +142,7 @@ def death() -> str:
         began = time.perf_counter()
         try:
             event.wait_value(1, timeout=_LIMIT)
-        except crosshandle.PeerDied as died:
+        except crosshandle.PeerDiedError as died:
             return f"after {(time.perf_counter() - began) * 1e3:.1f} ms: {died}"
     raise AssertionError("the wait ended")
 

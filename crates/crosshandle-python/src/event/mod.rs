@@ -16,7 +16,7 @@ use pyo3::types::{PyBytes, PyList};
 ///
 /// Each signal gets the next number when it is submitted. `wait()` is for the latest one; `wait_value(n)` is
 /// for signal n, which may not have been submitted yet. A process that dies with signals
-/// unfinished makes their waits raise `PeerDied`. Any thread may use it.
+/// unfinished makes their waits raise `PeerDiedError`. Any thread may use it.
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Event {
     pub(crate) event: crosshandle::Event,
@@ -62,7 +62,7 @@ impl Event {
     }
 
     /// Waits for the signal that was submitted last, at most `timeout` seconds. Other threads run meanwhile;
-    /// Ctrl-C ends the wait. Raises `TimedOut`, `PeerDied` or `CommandFailed`.
+    /// Ctrl-C ends the wait. Raises `TimedOutError`, `PeerDiedError` or `CommandFailedError`.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let value = self.event.submitted();

@@ -32,15 +32,15 @@ impl From<Failure> for PyErr {
 
 fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let name = match error {
-        Error::Ended { .. } => "PeerDied",
-        Error::NotAdmitted { .. } => "NotAdmitted",
+        Error::Ended { .. } => "PeerDiedError",
+        Error::NotAdmitted { .. } => "NotAdmittedError",
         Error::Protocol(_) => "ProtocolError",
-        Error::ReadOnly => "ReadOnly",
-        Error::InvalidArgument(_) | Error::Identity(_) => "InvalidArgument",
-        Error::TimedOut(_) => "TimedOut",
-        Error::NoUcx(_) => "Unsupported",
+        Error::ReadOnly => "ReadOnlyError",
+        Error::InvalidArgument(_) | Error::Identity(_) => "InvalidArgumentError",
+        Error::TimedOut(_) => "TimedOutError",
+        Error::NoUcx(_) => "UnsupportedError",
         Error::Ucx { .. } => "DriverError",
-        Error::Os { .. } => "SystemCallFailed",
+        Error::Os { .. } => "SystemCallError",
         _ => "Error",
     };
     let class = py.import("crosshandle._errors")?.getattr(name)?;

@@ -46,9 +46,9 @@ impl From<StoreFailure> for PyErr {
 fn exception_of(py: Python<'_>, error: &Error) -> PyErr {
     let name = match error {
         Error::Crosshandle(crosshandle::Error::Holder { fault, .. }) => match fault {
-            HolderFault::NoHolder => "NoHolder",
-            HolderFault::NoSuchName => "NoSuchName",
-            HolderFault::NotAllowed => "NotAllowed",
+            HolderFault::NoHolder => "NoHolderError",
+            HolderFault::NoSuchName => "NoSuchNameError",
+            HolderFault::NotAllowed => "NotAllowedError",
             _ => "StoreError",
         },
         Error::Crosshandle(error) => return exception(py, error),
@@ -59,9 +59,9 @@ fn exception_of(py: Python<'_>, error: &Error) -> PyErr {
         Error::Format { .. } | Error::Invalid(_) => {
             return PyValueError::new_err(error.to_string());
         }
-        Error::OtherModel { .. } | Error::Changed { .. } => "WrongContents",
-        Error::Torn | Error::Incomplete(_) => "Torn",
-        Error::AddressTaken { .. } => "AddressTaken",
+        Error::OtherModel { .. } | Error::Changed { .. } => "WrongContentsError",
+        Error::Torn | Error::Incomplete(_) => "TornUpdateError",
+        Error::AddressTaken { .. } => "AddressTakenError",
         _ => "StoreError",
     };
     let text = error.to_string();

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any
 
 from .._crosshandle import Context, Device, Event, Queue
-from .._errors import Error, InvalidArgument
+from .._errors import Error, InvalidArgumentError
 from .._sharing import default_context
 
 # How many streams are kept as queues. A program that uses more in turn adopts them again each time, which takes some
@@ -78,7 +78,7 @@ def _device_of(stream: Any) -> str | None:
 def _devices() -> list[str]:
     found = [device.name for device in Device.all() if device.backend == "cuda"]
     if not found:
-        raise InvalidArgument("there is no CUDA device here, so no stream can be used: see `crosshandle doctor`")
+        raise InvalidArgumentError("there is no CUDA device here, so no stream can be used: see `crosshandle doctor`")
     return found
 
 
@@ -115,7 +115,7 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
             return known
         try:
             adopted = default_context(device)._adopt_stream(number, stream)
-        except InvalidArgument as error:
+        except InvalidArgumentError as error:
             # Perhaps another device's.
             refused = error
             continue

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import _crosshandle as _rust
 from .._crosshandle import Array, Context, Device, MemoryHandle
-from .._errors import Error, ExporterGone, InvalidArgument, OutOfMemory, Unsupported, WrongDevice
+from .._errors import Error, ExporterGoneError, InvalidArgumentError, OutOfMemoryError, UnsupportedError, WrongDeviceError
 from .._paths import ur_adapter
 from .._sharing import _context_of, default_context
 
@@ -27,15 +27,15 @@ _SUCCESS = 0
 _INVALID_MEM_OBJECT = 11
 _ERRORS: dict[int, type[Error]] = {
     # Invalid device.
-    19: WrongDevice,
+    19: WrongDeviceError,
     # Out of host memory, out of device memory, out of resources.
-    38: OutOfMemory,
-    39: OutOfMemory,
-    40: OutOfMemory,
-    # Unsupported feature.
-    44: Unsupported,
+    38: OutOfMemoryError,
+    39: OutOfMemoryError,
+    40: OutOfMemoryError,
+    # UnsupportedError feature.
+    44: UnsupportedError,
     # In event list exec status: a process has ended.
-    68: ExporterGone,
+    68: ExporterGoneError,
 }
 
 
@@ -72,7 +72,7 @@ class _Adapter:
         text = self._functions.error().decode(errors="replace")
         if result == _INVALID_MEM_OBJECT:
             raise _Unknown(text)
-        raise _ERRORS.get(result, InvalidArgument)(text)
+        raise _ERRORS.get(result, InvalidArgumentError)(text)
 
     def handle(self, address: int) -> tuple[bytes, int]:
         """The handle of the allocation that an address is in, and how many bytes inside it is."""
@@ -142,7 +142,7 @@ def _tried() -> Iterator[_Adapter]:
 
 def _needed() -> Iterator[_Adapter]:
     if not adapters():
-        raise Unsupported(
+        raise UnsupportedError(
             "the SYCL runtime of dpctl has loaded no Unified Runtime adapter of this package, and takes memory of no other: "
             f"start the program with {_setting()}"
         )
@@ -216,7 +216,7 @@ def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]
             return beside, adapter, adapter.open(beside._pointer, handle)
         except _Unknown:
             continue
-    raise WrongDevice(
+    raise WrongDeviceError(
         f"the device {queue.sycl_device.name!r} is not one of this package's Unified Runtime adapter: "
         f"start the program with {_setting()}"
     )
@@ -237,14 +237,14 @@ def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int
     for queue in _queues():
         try:
             beside, adapter, opened = _open_on(queue, data)
-        except WrongDevice as error:
+        except WrongDeviceError as error:
             refused = refused or error
             continue
         _places[key] = queue, beside, adapter
         return queue, adapter, opened
     if refused is None:
         _needed()
-        refused = WrongDevice("dpctl finds no device: its SYCL runtime has loaded no adapter that has one")
+        refused = WrongDeviceError("dpctl finds no device: its SYCL runtime has loaded no adapter that has one")
     raise refused
 
 
@@ -319,5 +319,5 @@ def _adopt_one(one: _rust.Foreign, made: dict[bytes, Array]) -> tuple[Context, A
                 return default_context(device.name), adopted
             refused = refused or adopted
     if refused is None:
-        refused = Unsupported(f"no adapter of this package has allocated it: start the program with {_setting()}")
+        refused = UnsupportedError(f"no adapter of this package has allocated it: start the program with {_setting()}")
     return default_context(), refused

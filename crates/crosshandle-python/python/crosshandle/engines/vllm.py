@@ -104,7 +104,7 @@ class CrosshandleModelLoader(BaseModelLoader):
             name = self._settings.state_for(_ranks())
             try:
                 self._state_model = self._store.open(name, framework="torch", place=self._settings.place)
-            except store.NoSuchName:
+            except store.NoSuchNameError:
                 return None
         return self._state_model
 
