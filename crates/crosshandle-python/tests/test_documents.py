@@ -1,0 +1,135 @@
+"""Every block of Python in the documents runs, and any of its lines may be the last one of its process."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pytest
+
+import crosshandle
+import documents
+from conftest import DEADLINE
+
+# Seconds that a survivor takes: the documents' own timeouts are 5 s, and machines that test are busy.
+SURVIVES = 20.0
+
+PROGRAMS = documents.programs()
+PAIRS = [program for program in PROGRAMS if len(program.blocks) == 2]
+
+
+def _skip_without(needs: set[str]) -> None:
+    for need in sorted(needs):
+        if need == "gpu":
+            if not any(device.backend == "cuda" for device in crosshandle.Device.all()):
+                pytest.skip("needs a GPU of NVIDIA's")
+        elif importlib.util.find_spec(need) is None:
+            pytest.skip(f"needs {need}")
+
+
+class Played:
+    """A block that runs in a process of its own."""
+
+    def __init__(self, block: documents.Block, connection: Connection | None, line: int = 0):
+        spawn = multiprocessing.get_context("spawn")
+        self._notes, notes = spawn.Pipe(duplex=False)
+        self._result, result = spawn.Pipe(duplex=False)
+        self.process = spawn.Process(target=_play, args=(block, connection, notes, result, line))
+        self.process.start()
+        for end in (notes, result, connection):
+            if end is not None:
+                end.close()
+
+    def result(self, seconds: float = DEADLINE) -> BaseException | None:
+        """What the block raised. Fails if it is still running after `seconds`."""
+        ready = wait([self._result, self.process.sentinel], seconds)
+        assert ready, "a block of a document hangs"
+        try:
+            raised: BaseException | None = self._result.recv()
+        except EOFError:
+            raised = EOFError("the process was killed")
+        self.process.join(DEADLINE)
+        return raised
+
+    def notes(self) -> list[Any]:
+        """The lines that were begun, and the number of lines if all have run."""
+        found = []
+        try:
+            while self._notes.poll(0):
+                found.append(self._notes.recv())
+        except EOFError:
+            pass
+        return found
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join(DEADLINE)
+
+
+def _play(block: documents.Block, connection: Connection | None, notes: Connection, result: Connection, line: int) -> None:
+    try:
+        documents.run(block, connection, notes, line)
+    except BaseException as error:
+        if isinstance(error, (crosshandle.Error, OSError, EOFError)):
+            result.send(error)
+            return
+        raise
+    result.send(None)
+
+
+def _start(program: documents.Program, killed: int = 0, line: int = 0) -> list[Played]:
+    ends: tuple[Any, ...] = (None,)
+    if len(program.blocks) == 2:
+        ends = multiprocessing.get_context("spawn").Pipe()
+    return [
+        Played(block, end, line if place == killed else 0)
+        for place, (block, end) in enumerate(zip(program.blocks, ends, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[program.name for program in PROGRAMS])
+def test_every_block_runs(program: documents.Program) -> None:
+    _skip_without(program.needs)
+    played = _start(program)
+    try:
+        results = [each.result() for each in played]
+        assert results == [None] * len(played)
+        assert [each.process.exitcode for each in played] == [0] * len(played)
+    finally:
+        for each in played:
+            each.stop()
+
+
+def test_a_block_that_does_not_run_says_why() -> None:
+    for block in documents.blocks():
+        assert block.reason is None or len(block.reason.split()) > 2, block.name
+
+
+@pytest.mark.parametrize("killed", [0, 1], ids=documents.ROLES)
+@pytest.mark.parametrize("program", PAIRS, ids=[program.name for program in PAIRS])
+def test_no_line_to_be_killed_at_hangs_the_other(program: documents.Program, killed: int, kills: int) -> None:
+    _skip_without(program.needs)
+    whole = _start(program)
+    try:
+        assert [each.result() for each in whole] == [None, None]
+        lines = whole[killed].notes()[-1]
+    finally:
+        for each in whole:
+            each.stop()
+    share = max(kills // (2 * len(PAIRS)), 1)
+    for number in range(share):
+        # Evenly over all lines; then all of them again.
+        line = 1 + number * lines // share if share < lines else 1 + number % lines
+        played = _start(program, killed, line)
+        try:
+            raised = played[1 - killed].result(SURVIVES)
+            if isinstance(raised, crosshandle.TimedOutError):
+                # Who never attached cannot be known to have died.
+                begun = played[killed].notes()
+                opened = [text for text in begun[:-1] if "open(" in text]
+                assert not opened, f"killed at line {line}: {raised!r} after {opened}"
+        finally:
+            for each in played:
+                each.stop()
