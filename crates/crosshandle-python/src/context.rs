@@ -1,7 +1,7 @@
 //! Contexts.
 
 use crate::array::{Array, Dtype, Layout};
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::error::Result;
 use crate::event::Event;
 use crate::foreign::Wholes;
@@ -14,7 +14,7 @@ use crosshandle::handle::AnyHandle;
 use crosshandle::{
     AllocationOptions, ContextOptions, EventOptions, NativeObject, Ownership, QueueOrder,
 };
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ impl Context {
         socket_dir: Option<PathBuf>,
         exchange_timeout: Option<f64>,
     ) -> PyResult<Self> {
-        let device = device_of(device)?;
+        let device = device::find(device)?;
         let mut options = ContextOptions::new().pooling(pooling);
         if let Some(name) = name {
             options = options.name(name);
@@ -201,7 +201,7 @@ impl Context {
     }
 
     /// Makes an array in new memory, of arbitrary elements. `shape` is a number or a tuple, `dtype` a NumPy dtype
-    /// or a name.
+    /// or a name (default: `float64`).
     #[pyo3(signature = (shape, dtype = None))]
     fn empty(
         &self,
@@ -209,8 +209,8 @@ impl Context {
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Array> {
-        let asked = Layout::of(Some(shape), dtype, 0, 0)?;
-        self.empty_of(py, asked.dtype, asked.shape)
+        let dtype = dtype.map_or(Ok(Dtype::DOUBLE), Dtype::of)?;
+        self.empty_of(py, dtype, Layout::shape_of(shape)?)
     }
 
     /// Returns the handle of the memory that an address points into, if it is this context's.
@@ -259,24 +259,4 @@ pub(crate) fn streams(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
         )
     })?;
     Ok(module.bind(py))
-}
-
-fn device_of(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::Device> {
-    let Some(device) = device else {
-        return find("host");
-    };
-    if let Ok(device) = device.cast::<Device>() {
-        return Ok(device.get().0.clone());
-    }
-    let name = device.extract::<String>().map_err(|_| {
-        PyTypeError::new_err(format!(
-            "a device is given as a Device or by its name, such as \"cuda:0\": {device}"
-        ))
-    })?;
-    find(&name)
-}
-
-fn find(name: &str) -> PyResult<crosshandle::Device> {
-    let found: Result<_> = crosshandle::Device::find(name).map_err(Into::into);
-    Ok(found?)
 }

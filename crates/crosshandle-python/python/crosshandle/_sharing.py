@@ -299,7 +299,7 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
             elif device == "host" and isinstance(adopted, UnsupportedError):
                 raise ValueError(
                     "this array lies in memory that no other process can reach: make it with "
-                    "crosshandle.alloc_empty, or pass copy=True to share a copy"
+                    "crosshandle.empty, or pass copy=True to share a copy"
                 )
             else:
                 remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
