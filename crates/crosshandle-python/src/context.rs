@@ -99,7 +99,7 @@ impl Context {
     /// Makes an event. `low_power`: waits sleep at once and don't spin first. `isolated`: its counters share
     /// memory with no other event.
     #[pyo3(signature = (*, name = None, low_power = false, isolated = false))]
-    fn event(&self, name: Option<&str>, low_power: bool, isolated: bool) -> Result<Event> {
+    pub(crate) fn event(&self, name: Option<&str>, low_power: bool, isolated: bool) -> Result<Event> {
         let options = EventOptions::new().low_power(low_power).isolated(isolated);
         let event = self.0.create_event_with(options)?;
         if let Some(name) = name {
@@ -246,6 +246,19 @@ impl Context {
         let memory = Memory::allocated(memory, self.0.clone());
         Array::new(memory.shared()?, layout)
     }
+}
+
+/// Returns this process's default context of a device; `None` is the host.
+pub(crate) fn default_context<'py>(
+    py: Python<'py>,
+    device: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, Context>> {
+    let sharing = py.import("crosshandle._sharing")?;
+    let context = match device {
+        None => sharing.call_method0("default_context")?,
+        Some(device) => sharing.call_method1("default_context", (device,))?,
+    };
+    Ok(context.cast_into()?)
 }
 
 /// Returns the module that knows the streams of other libraries.

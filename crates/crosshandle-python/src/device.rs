@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 /// is accepted too: `Device(tensor.device)`. Raises `NoDeviceError` with what was looked for and where.
 ///
 /// >>> crosshandle.Device("cpu").name
-/// 'host'
+/// 'host:0'
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Device(pub(crate) crosshandle::Device);
 

@@ -76,7 +76,7 @@ impl Layout {
     }
 
     pub(crate) fn is_contiguous(&self) -> bool {
-        let dense = Self::contiguous(self.dtype, self.shape.clone(), self.offset);
+        let dense = Self::contiguous(self.dtype.clone(), self.shape.clone(), self.offset);
         self.elements() == 0 || dense.is_some_and(|dense| dense.strides == self.strides)
     }
 
@@ -124,8 +124,7 @@ impl Layout {
                 "the array has bytes up to {end} of its memory, which has {len}"
             ));
         }
-        let size = self.dtype.bytes();
-        let align = size.min(8);
+        let align = self.dtype.align();
         let is_aligned = |distance: isize| distance % align as isize == 0;
         if !self.offset.is_multiple_of(align) || !self.strides.iter().copied().all(is_aligned) {
             return refused(format!("{} lies at multiples of {align} bytes", self.dtype));
