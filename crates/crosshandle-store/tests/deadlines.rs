@@ -157,9 +157,7 @@ fn rows<'a>(store: &'a Store, memory: &'a Memory) -> Vec<Row<'a>> {
         }),
         row("Holder::back_up", HELD, move || asked().back_up(&kept)),
         row("Lease::end", HELD, move || lease.end()),
-        row("begin", &[Writer], move || {
-            updater.begin(TIMEOUT).map(|update| drop(update))
-        }),
+        row("begin", &[Writer], move || updater.begin(TIMEOUT).map(drop)),
         row("Holder::stop", HELD, move || asked().stop()),
     ]
 }
