@@ -7,6 +7,7 @@ use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;
 use crate::handle::MemoryHandle;
 use crate::interrupt::detached;
+use crate::pending;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -412,20 +413,16 @@ impl Memory {
         self.nbytes()
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let shared = self.shared()?;
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let shared = slf.get().shared()?;
         let handle = shared.handle(shared.is_read_only())?;
-        let bytes = PyBytes::new(py, handle.as_bytes());
+        let bytes = PyBytes::new(slf.py(), handle.as_bytes());
         // It arrives as it is here, whatever the handle grants.
         let open = match shared.is_read_only() {
             true => "open_read_only",
             false => "open",
         };
-        let module = py.import("crosshandle._sharing")?;
-        Ok((module.getattr(open)?, (bytes,)))
+        pending::reduced(slf, open, &bytes)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
