@@ -122,7 +122,8 @@ def pickled(value: Any, *, receivers: int = 1) -> Pickled:
     before, _receivers.number = _receivers.number, receivers
     try:
         if isinstance(value, (Bundle, Memory, Event, PhysicalMemory)):
-            return Pickled(value.__reduce__())
+            own: Any = value.__reduce__()
+            return Pickled(own)
         return Pickled(reduced_bundle(share(value), _open))
     finally:
         _receivers.number = before

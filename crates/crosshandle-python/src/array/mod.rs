@@ -13,7 +13,7 @@ use crate::context::streams;
 use crate::event::Event;
 use crate::handle::MemoryHandle;
 use crate::memory::SharedMemory;
-use crate::pending;
+use crate::memory::pending;
 use crosshandle::handle::BackendKind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;

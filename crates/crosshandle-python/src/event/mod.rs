@@ -8,7 +8,7 @@ use crate::context::streams;
 use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
-use crate::pending;
+use crate::memory::pending;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;

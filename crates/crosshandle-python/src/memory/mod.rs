@@ -1,5 +1,6 @@
 //! Memory.
 
+pub(crate) mod pending;
 pub(crate) mod physical;
 
 use crate::array::{Array, Layout};
@@ -7,7 +8,6 @@ use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;
 use crate::handle::MemoryHandle;
 use crate::interrupt::detached;
-use crate::pending;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};

@@ -3,8 +3,7 @@
 use crate::error::Result;
 use crate::handle::PhysicalMemoryHandle;
 use crate::interrupt::detached;
-use crate::memory::no_read_only;
-use crate::pending;
+use crate::memory::{no_read_only, pending};
 use crosshandle::Access;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -13,9 +13,9 @@ use crate::interrupt::{SLICE, detached, timeout};
 use crate::memory::physical::PhysicalMemory;
 use crate::memory::{Memory, SharedMemory};
 use crosshandle::adapter_support::PerProcess;
+use pyo3::PyClass;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::PyClass;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList};
 use std::collections::{BTreeMap, HashMap};
@@ -125,12 +125,16 @@ impl Table {
         let is_opened = |pickle: &Pickle| pickle.ticket.submitted() >= pickle.receivers;
         let opened = self.pickles.iter().filter(|(_, pickle)| is_opened(pickle));
         let opened: Vec<u64> = opened.map(|(number, _)| *number).collect();
-        opened.into_iter().filter_map(|number| self.take(number)).collect()
+        opened
+            .into_iter()
+            .filter_map(|number| self.take(number))
+            .collect()
     }
 
     /// Returns how many bytes are kept by pickles alone: by nothing else in this process.
     fn bytes(&self) -> usize {
-        let mut memories: HashMap<*const SharedMemory, (usize, &Arc<SharedMemory>)> = HashMap::new();
+        let mut memories: HashMap<*const SharedMemory, (usize, &Arc<SharedMemory>)> =
+            HashMap::new();
         let mut physical = 0_usize;
         for kept in self.pickles.values().flat_map(|pickle| &pickle.kept) {
             match kept {
@@ -141,12 +145,14 @@ impl Table {
                 Kept::Event(_) => {}
             }
         }
-        let own = memories.values().filter(|(count, memory)| Arc::strong_count(memory) <= *count);
-        own.fold(physical, |sum, (_, memory)| sum.saturating_add(memory.memory.len()))
+        let own = memories
+            .values()
+            .filter(|(count, memory)| Arc::strong_count(memory) <= *count);
+        own.fold(physical, |sum, (_, memory)| {
+            sum.saturating_add(memory.memory.len())
+        })
     }
-}
 
-impl Table {
     /// Returns whether the limits allow one more pickle.
     fn has_room(&self) -> bool {
         let Limits { objects, bytes, .. } = self.limits;
@@ -170,7 +176,7 @@ fn make_room(py: Python<'_>) -> PyResult<()> {
             return Ok(());
         }
         let start = Instant::now();
-        let end = *deadline.get_or_insert_with(|| Some(start.checked_add(limits.timeout?)?));
+        let end = *deadline.get_or_insert_with(|| start.checked_add(limits.timeout?));
         if end.is_some_and(|end| start >= end) {
             let error = crosshandle::Error::LimitReached {
                 what: format!(
@@ -192,7 +198,9 @@ fn make_room(py: Python<'_>) -> PyResult<()> {
 fn wait_for_change(timeout: Duration) {
     let table = table();
     let ended = table.ended;
-    let waited = PENDING.changed.wait_timeout_while(table, timeout, |table| table.ended == ended);
+    let waited = PENDING
+        .changed
+        .wait_timeout_while(table, timeout, |table| table.ended == ended);
     drop(waited);
 }
 
@@ -276,7 +284,10 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
             kept.push(Kept::Physical(memory.get().memory.clone()));
         } else {
             let class = object.get_type();
-            return Err(PyTypeError::new_err(format!("a {} cannot be kept", class.name()?)));
+            return Err(PyTypeError::new_err(format!(
+                "a {} cannot be kept",
+                class.name()?
+            )));
         }
     }
     Ok(kept)
@@ -288,7 +299,12 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
 pub(crate) fn opened(py: Python<'_>, context: &Context, ticket: &[u8]) -> PyResult<()> {
     let ticket = crosshandle::EventHandle::from_bytes(ticket);
     let ticket = ticket.map_err(|error| Failure::from(crosshandle::Error::from(error)))?;
-    let tell = || context.0.open_event(&ticket).and_then(|event| event.signal());
+    let tell = || {
+        context
+            .0
+            .open_event(&ticket)
+            .and_then(|event| event.signal())
+    };
     let _: Result<u64> = detached(py, tell);
     Ok(())
 }
@@ -310,7 +326,10 @@ pub(crate) fn release_kept(py: Python<'_>) -> usize {
     let mut table = table();
     let opened = table.take_opened();
     let numbers: Vec<u64> = table.pickles.keys().copied().collect();
-    let taken: Vec<Pickle> = numbers.into_iter().filter_map(|number| table.take(number)).collect();
+    let taken: Vec<Pickle> = numbers
+        .into_iter()
+        .filter_map(|number| table.take(number))
+        .collect();
     drop(table);
     let count = taken.len();
     py.detach(|| drop((opened, taken)));
@@ -339,7 +358,11 @@ pub(crate) fn wait_for_receivers(py: Python<'_>, patience: Option<f64>) -> PyRes
 /// Returns the limits: objects, bytes, and the seconds that pickling waits for room, where `None` is for ever.
 #[pyfunction]
 pub(crate) fn kept_limits() -> (usize, usize, Option<f64>) {
-    let Limits { objects, bytes, timeout } = table().limits;
+    let Limits {
+        objects,
+        bytes,
+        timeout,
+    } = table().limits;
     (objects, bytes, timeout.map(|timeout| timeout.as_secs_f64()))
 }
 
@@ -347,7 +370,11 @@ pub(crate) fn kept_limits() -> (usize, usize, Option<f64>) {
 #[pyfunction]
 pub(crate) fn set_kept_limits(objects: usize, bytes: usize, timeout: Option<f64>) -> PyResult<()> {
     let timeout = self::timeout(timeout)?;
-    table().limits = Limits { objects, bytes, timeout };
+    table().limits = Limits {
+        objects,
+        bytes,
+        timeout,
+    };
     PENDING.changed.notify_all();
     Ok(())
 }
