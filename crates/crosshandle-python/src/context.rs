@@ -99,7 +99,12 @@ impl Context {
     /// Makes an event. `low_power`: waits sleep at once and don't spin first. `isolated`: its counters share
     /// memory with no other event.
     #[pyo3(signature = (*, name = None, low_power = false, isolated = false))]
-    pub(crate) fn event(&self, name: Option<&str>, low_power: bool, isolated: bool) -> Result<Event> {
+    pub(crate) fn event(
+        &self,
+        name: Option<&str>,
+        low_power: bool,
+        isolated: bool,
+    ) -> Result<Event> {
         let options = EventOptions::new().low_power(low_power).isolated(isolated);
         let event = self.0.create_event_with(options)?;
         if let Some(name) = name {

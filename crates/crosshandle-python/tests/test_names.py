@@ -44,7 +44,7 @@ def test_the_package_runs_as_the_command() -> None:
         assert ran.returncode == 0 and crosshandle.__version__ in ran.stdout
 
 
-@pytest.mark.parametrize("name", ["SharedMemory", "array", "send", "attach", "alloc_empty"])
+@pytest.mark.parametrize("name", ["SharedMemory", "array", "send", "attach"])
 def test_names_of_other_packages_say_what_is_meant(name: str) -> None:
     with pytest.raises(AttributeError, match="crosshandle"):
         getattr(crosshandle, name)

@@ -57,6 +57,7 @@ from ._errors import (
 from ._creating import asarray, devices, empty, event, full, ones, zeros
 from ._crosshandle import __version__
 from ._paths import command, ur_adapter
+from ._pending import Limits, Pending, Pickled, pending, pending_limits, pickled, release_pending
 from ._sharing import Bundle, default_context, open, share
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidHandleError",
     "LimitReachedError",
+    "Limits",
     "Memory",
     "MemoryHandle",
     "NoDeviceError",
@@ -84,8 +86,10 @@ __all__ = [
     "Notifier",
     "OutOfMemoryError",
     "PeerDiedError",
+    "Pending",
     "PhysicalMemory",
     "PhysicalMemoryHandle",
+    "Pickled",
     "ProtocolError",
     "Queue",
     "ReadOnlyError",
@@ -107,6 +111,10 @@ __all__ = [
     "full",
     "ones",
     "open",
+    "pending",
+    "pending_limits",
+    "pickled",
+    "release_pending",
     "share",
     "ur_adapter",
     "zeros",
@@ -119,7 +127,6 @@ _MODULES = ("cupy", "engines", "link", "store", "torch")
 _HINTS = {
     "SharedMemory": "make an array with crosshandle.empty(shape, dtype), or bytes with Context().allocate(nbytes)",
     "SharedArray": "make an array with crosshandle.empty(shape, dtype)",
-    "alloc_empty": "it is called crosshandle.empty",
     "array": "copy data with crosshandle.asarray(data), or make an array with crosshandle.empty(shape, dtype)",
     "allocate": "make an array with crosshandle.empty(shape, dtype), or bytes with Context().allocate(nbytes)",
     "attach": "open what was sent with crosshandle.open(data)",

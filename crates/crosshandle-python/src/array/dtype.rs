@@ -222,7 +222,9 @@ impl Dtype {
         let is_it = |(name, _, bits, letter, _): &&Entry| {
             let is_code = |letter: char| {
                 let size = code.strip_prefix(letter);
-                size.is_some_and(|size| size.parse() == Ok(bits / 8) && !size.starts_with(['0', '+']))
+                size.is_some_and(|size| {
+                    size.parse() == Ok(bits / 8) && !size.starts_with(['0', '+'])
+                })
             };
             *name == text || letter.is_some_and(is_code)
         };
@@ -292,10 +294,7 @@ impl Dtype {
     /// Returns NumPy's code; `None` if NumPy has no such type, or it is a record.
     pub(crate) fn typestr(&self) -> Option<String> {
         match self {
-            Self::Plain(plain) => plain
-                .entry()
-                .3
-                .map(|letter| typestr(letter, plain.bits)),
+            Self::Plain(plain) => plain.entry().3.map(|letter| typestr(letter, plain.bits)),
             Self::Described(described) if described.text.starts_with('{') => None,
             Self::Described(described) => Some(described.text.clone()),
         }
@@ -344,8 +343,16 @@ pub(crate) fn numpy_dtype<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py,
 }
 
 /// The sign of this machine's byte order in NumPy's codes, and that of the other one.
-const NATIVE: char = if cfg!(target_endian = "little") { '<' } else { '>' };
-const SWAPPED: char = if cfg!(target_endian = "little") { '>' } else { '<' };
+const NATIVE: char = if cfg!(target_endian = "little") {
+    '<'
+} else {
+    '>'
+};
+const SWAPPED: char = if cfg!(target_endian = "little") {
+    '>'
+} else {
+    '<'
+};
 
 fn unknown(text: &str) -> PyErr {
     let names = Vec::from_iter(TYPES.iter().map(|(name, ..)| *name)).join(", ");

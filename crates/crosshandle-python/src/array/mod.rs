@@ -13,6 +13,7 @@ use crate::context::streams;
 use crate::event::Event;
 use crate::handle::MemoryHandle;
 use crate::memory::SharedMemory;
+use crate::memory::pending;
 use crosshandle::handle::BackendKind;
 use dtype::Kind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
@@ -260,7 +261,7 @@ impl Array {
     /// The event that says that the bytes are there, if the bundle had one. Whatever takes the array waits for it: a
     /// stream if the library has one, otherwise the host.
     #[getter]
-    fn event(&self, py: Python<'_>) -> Option<Py<Event>> {
+    pub(crate) fn event(&self, py: Python<'_>) -> Option<Py<Event>> {
         let (event, _) = self.ready.as_ref()?;
         Some(event.clone_ref(py))
     }
@@ -485,9 +486,11 @@ impl Array {
     fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
         // Without NumPy, where that is possible.
-        let is_simple = own.layout.dtype.numbered().is_some_and(|plain| {
-            !matches!(plain.kind, Kind::Complex) && plain.bits != 16
-        });
+        let is_simple = own
+            .layout
+            .dtype
+            .numbered()
+            .is_some_and(|plain| !matches!(plain.kind, Kind::Complex) && plain.bits != 16);
         if is_simple && own.is_on_host() && own.layout.dtype.format().is_some() {
             let view = PyMemoryView::from(slf.as_any())?;
             return view.call_method0("tolist");
@@ -495,13 +498,11 @@ impl Array {
         Self::numpy(slf)?.call_method0("tolist")
     }
 
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let module = slf.py().import("crosshandle")?;
         let bundle = module.getattr("share")?.call1((slf,))?;
         let bytes = bundle.call_method0("__bytes__")?.cast_into::<PyBytes>()?;
-        Ok((module.getattr("open")?, (bytes,)))
+        pending::reduced(slf, "open", &bytes)
     }
 
     fn __repr__(&self) -> String {

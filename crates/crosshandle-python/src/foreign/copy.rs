@@ -21,7 +21,11 @@ pub(crate) fn copied(
     array: &Bound<'_, Foreign>,
 ) -> PyResult<Array> {
     let foreign = array.get();
-    let made = context.empty_of(py, foreign.layout.dtype.clone(), foreign.layout.shape.clone())?;
+    let made = context.empty_of(
+        py,
+        foreign.layout.dtype.clone(),
+        foreign.layout.shape.clone(),
+    )?;
     if foreign.place != Place::Host {
         return on_device(py, context, foreign, made);
     }
@@ -128,7 +132,10 @@ pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResul
         Err(_) => &context.0,
     };
     let copy = || {
-        let from = array.memory.memory.range(layout.offset..layout.offset + len)?;
+        let from = array
+            .memory
+            .memory
+            .range(layout.offset..layout.offset + len)?;
         let queue = on.create_queue()?;
         queue.submit(Command::copy(from, made.memory.memory.range(..len)?)?)?;
         queue.finish()

@@ -114,7 +114,10 @@ fn the_bytes_stay_as_they_are_described() {
     let dates = first + 2 * 116 + 32;
     assert_eq!(bytes[dates + 104..dates + 108], [255, 0, 0, 1]);
     let description = dates + 116 + 16;
-    assert_eq!(bytes[description..description + 8], [8, 0, 0, 0, 7, 0, 0, 0]);
+    assert_eq!(
+        bytes[description..description + 8],
+        [8, 0, 0, 0, 7, 0, 0, 0]
+    );
     assert_eq!(&bytes[description + 8..][..7], b"<M8[ns]");
     assert_eq!(bytes.len(), description + 8 + 7 + 4);
 }
