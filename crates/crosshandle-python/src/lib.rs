@@ -11,6 +11,7 @@
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
 //! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
+//! | `memory/pending.rs` | pickled objects that no process has opened yet |
 //! | `event/notifier.rs` | awaited signals, for event loops |
 //! | `link/` | objects of other hosts |
 //! | `store/` | models under names, with a holder |
@@ -36,13 +37,16 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _crosshandle {
     #[pymodule_export]
-    use crate::array::Array;
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::array::{Array, dtype_of, numpy_dtype};
     #[pymodule_export]
     use crate::bundle::{event_of, forget_contexts, pack, pack_shared, unpack};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
-    use crate::device::Device;
+    use crate::device::{Device, device_name};
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
@@ -52,13 +56,17 @@ mod _crosshandle {
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };
     #[pymodule_export]
-    use crate::foreign::{Foreign, adopt_all, copied, describe, laid_over};
+    use crate::foreign::{Foreign, adopt_all, copied, describe, filled, laid_over, moved};
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]
     use crate::link::{Link, Listener, RemoteEvent, RemoteMemory, new_token};
     #[pymodule_export]
     use crate::memory::Memory;
+    #[pymodule_export]
+    use crate::memory::pending::{
+        keep, kept, kept_limits, opened, release_kept, set_kept_limits, wait_for_receivers,
+    };
     #[pymodule_export]
     use crate::memory::physical::{PhysicalMemory, VirtualRange};
     #[pymodule_export]

@@ -31,19 +31,29 @@ _by_uuid: dict[tuple[str, str], Context] = {}
 _lock = threading.Lock()
 
 
-def default_context(device: str = "host") -> Context:
-    """The context of this process that `share` and `open` use for a device.
+def default_context(device: Any = "host") -> Context:
+    """The context of this process that `share` and `open` use for a device: a name such as `"cuda:0"`, a `Device`, or
+    a device of torch.
 
     On a CUDA device it is in the device's primary context, which torch, CuPy, JAX and numba use too.
+
+    >>> crosshandle.default_context("cpu").device.name
+    'host:0'
     """
     # Without the lock: a dict is looked into at once.
-    known = _contexts.get(device)
-    if known is not None:
-        return known
+    if type(device) is str:
+        known = _contexts.get(device)
+        if known is not None:
+            return known
+    name = _rust.device_name(device)
     with _lock:
-        if device not in _contexts:
-            _contexts[device] = Context(device)
-        return _contexts[device]
+        context = _contexts.get(name)
+        if context is None:
+            context = _contexts[name] = Context(name)
+        if type(device) is str:
+            # So it is found as it was asked for.
+            _contexts[device] = context
+        return context
 
 
 @atexit.register
@@ -85,6 +95,8 @@ class Bundle:
         self._arrays: Sequence[Array] | None = arrays
         # The memory that a long bundle's table is in.
         self._table = table
+        # The event that says when the bytes are there.
+        self._event: Event | None = None
 
     def __bytes__(self) -> bytes:
         if self._arrays is None:
@@ -93,8 +105,17 @@ class Bundle:
 
     def release(self) -> None:
         """Lets go of the arrays."""
-        self._arrays = self._table = None
+        self._arrays = self._table = self._event = None
         self._leaves = ()
+
+    def _parts(self) -> list[Any]:
+        """What a process must keep so that another one can open the bundle."""
+        return [*(self._arrays or ()), *(part for part in (self._table, self._event) if part is not None)]
+
+    def __reduce__(self) -> Any:
+        from . import _pending
+
+        return _pending.reduced_bundle(self)
 
     def __enter__(self) -> Bundle:
         return self
@@ -161,7 +182,17 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     arrays = _arrays(leaves, copy)
     ready = None if event is None else (event.handle(), event.submitted)
     data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
-    return Bundle(data, leaves, arrays, table)
+    bundle = Bundle(data, leaves, arrays, table)
+    bundle._event = event
+    return bundle
+
+
+def _open_received(data: bytes) -> Bundle:
+    """A bundle that another process has pickled. It has its arrays open."""
+    structure, arrays = _rust.unpack(None, data)
+    # The table of a long bundle is the sender's: this process has one of its own.
+    data, table = _rust.pack_shared(default_context(), structure, arrays, False, event=_rust.event_of(data))
+    return Bundle(data, arrays, arrays, table)
 
 
 def open_read_only(data: bytes) -> Any:
@@ -215,11 +246,6 @@ def _open_bundle(data: bytes, context: Context | None, writable: bool) -> Any:
     if next(rest, None) is not None:
         raise ValueError("the bundle has more arrays than places for them")
     return tree
-
-
-def alloc_empty(shape: int | tuple[int, ...], dtype: Any = "float64", *, device: str = "host") -> Array:
-    """Makes an array that can be shared without a copy. Its elements are arbitrary, as those of `numpy.empty`."""
-    return default_context(device).empty(shape, dtype)
 
 
 # The structure of a bundle is JSON: null is an array, a list is a list, {"t": […]} is a tuple, and {"d": {…}} is a dict.
@@ -298,8 +324,8 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
                 arrays[place] = _copy(leaves[place], described[place], context)
             elif device == "host" and isinstance(adopted, UnsupportedError):
                 raise ValueError(
-                    "this array lies in memory that no other process can reach: make it with "
-                    "crosshandle.alloc_empty, or pass copy=True to share a copy"
+                    "pass copy=True to share a copy of this array, or make it with crosshandle.empty or "
+                    "crosshandle.asarray: it lies in memory that no other process can reach"
                 )
             else:
                 remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
