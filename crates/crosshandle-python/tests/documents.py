@@ -3,8 +3,8 @@
 A comment before a block says how it runs:
 
 - `<!-- run: maker -->` and `<!-- run: user -->`: the two blocks are two processes, with a `connection` to each other.
-- `<!-- run: torch -->`: the block runs where this module is installed. Several words are allowed; `gpu` is a GPU of
-  NVIDIA's.
+- `<!-- run: torch -->`: the block runs where this module is installed. Several words are allowed. `gpu` is a GPU of
+  NVIDIA's; `holder` is a holder that has a model `llama-70b` with one tensor.
 - `<!-- not run: REASON -->`: the block does not run.
 
 A block without a comment runs in a process of its own.
@@ -28,7 +28,7 @@ from typing import Any
 
 ROLES = ("maker", "user")
 
-_BLOCK = re.compile(r"(?:^<!-- (not run|run): (.*) -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^<!-- (not run|run): ([^\n]*) -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -25,8 +29,32 @@ def _skip_without(needs: set[str]) -> None:
         if need == "gpu":
             if not any(device.backend == "cuda" for device in crosshandle.Device.all()):
                 pytest.skip("needs a GPU of NVIDIA's")
-        elif importlib.util.find_spec(need) is None:
+        elif need != "holder" and importlib.util.find_spec(need) is None:
             pytest.skip(f"needs {need}")
+
+
+@contextmanager
+def _holder(program: documents.Program) -> Iterator[None]:
+    """Keeps the model that some programs open."""
+    if "holder" not in program.needs:
+        yield
+        return
+
+    def hold(*arguments: str) -> int:
+        command = [crosshandle.command(), "hold", *arguments]
+        return subprocess.run(command, timeout=DEADLINE, check=False, capture_output=True).returncode
+
+    with subprocess.Popen([crosshandle.command(), "hold"], stderr=subprocess.DEVNULL) as holder:
+        try:
+            deadline = time.monotonic() + DEADLINE
+            while hold("--check") != 0:
+                assert time.monotonic() < deadline, "there is no holder"
+            weight = crosshandle.ones((16, 16), "float32")
+            crosshandle.store.publish("llama-70b", {"lm_head.weight": weight})
+            yield
+        finally:
+            hold("--stop")
+            holder.kill()
 
 
 class Played:
@@ -92,6 +120,11 @@ def _start(program: documents.Program, killed: int = 0, line: int = 0) -> list[P
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.name for program in PROGRAMS])
 def test_every_block_runs(program: documents.Program) -> None:
     _skip_without(program.needs)
+    with _holder(program):
+        _run(program)
+
+
+def _run(program: documents.Program) -> None:
     played = _start(program)
     try:
         results = [each.result() for each in played]
