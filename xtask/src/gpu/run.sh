@@ -164,7 +164,7 @@ python_module() {
 # The tests of the Python module with the libraries that this machine has: torch, CuPy, JAX, numba, cuda.core.
 python_tests() {
     run "python tour" env "PYTHONPATH=$site" python3 -m crosshandle.tour
-    for tests in gpu foreign objects processes kills; do
+    for tests in gpu foreign objects processes pending documents kills; do
         run "python $tests" env "PYTHONPATH=$site" PYTHONDONTWRITEBYTECODE=1 \
             python3 -m pytest -q -p no:cacheprovider "$here/python/tests/test_$tests.py"
     done

@@ -92,7 +92,7 @@ pub(crate) fn bench(workspace: &Workspace) -> Result<Command> {
     Ok(bench)
 }
 
-/// Builds the wheel, and copies it, its tests and its benchmarks to a directory.
+/// Builds the wheel, and copies it, its tests, the documents and its benchmarks to a directory.
 pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
     let wheel = make(workspace, &environment, &RELEASE)?;
@@ -101,6 +101,12 @@ pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
     copy(&wheel, &directory.join(name))?;
     let tests = workspace.root.join(PACKAGE).join("tests");
     copy_tree(&tests, &directory.join("tests"))?;
+    // The tests run the blocks of Python in them.
+    let documents = directory.join("documents");
+    for document in ["README.md", "crates/crosshandle-python/README.md"] {
+        copy(&workspace.root.join(document), &documents.join(document))?;
+    }
+    copy_tree(&workspace.root.join("docs"), &documents.join("docs"))?;
     copy_tree(&workspace.root.join(BENCHES), &directory.join("bench"))
 }
 
