@@ -25,6 +25,24 @@ use std::path::PathBuf;
 /// each allocation a segment of its own: who opens one then can reach no other. `socket_dir` is the
 /// directory by which processes find each other (default: the environment's, see the README); `exchange_timeout`
 /// is how long opening may wait for an exporter, in seconds.
+///
+/// >>> context = crosshandle.Context("host", name="trainer")
+/// >>> memory, ready = context.allocate(4096), context.event(name="ready")
+/// >>> array = context.empty((16, 16), "float64")
+/// >>> queue = context.queue()
+///
+/// Another process opens what it has the handles of:
+///
+/// >>> same = context.open_memory(memory.handle())
+/// >>> also = context.open_event(ready.handle())
+/// >>> either = context.open(memory.handle())
+/// >>> context.memory_handle_at(memory.address) == memory.handle()
+/// True
+///
+/// Physical memory is mapped into reserved addresses:
+///
+/// >>> size = context.device.granularity
+/// >>> physical, addresses = context.physical_memory(size), context.reserve(size)
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Context(pub(crate) crosshandle::Context, pub(crate) Wholes);
 

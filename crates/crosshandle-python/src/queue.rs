@@ -8,6 +8,20 @@ use crosshandle::Command;
 use pyo3::prelude::*;
 
 /// A queue of commands of a device.
+///
+/// >>> context = crosshandle.Context("host")
+/// >>> source, destination = context.allocate(4096), context.allocate(4096)
+/// >>> filled, copied = context.event(), context.event()
+/// >>> queue = context.queue()
+/// >>> queue.fill(source, b"ab", signal=filled)
+/// >>> queue.copy(source, destination, after=[filled], signal=copied)
+/// >>> copied.wait(timeout=5)
+/// >>> destination.read(4)
+/// b'abab'
+/// >>> queue.signal(copied)
+/// 2
+/// >>> queue.wait(copied)
+/// >>> queue.finish(timeout=5)
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Queue {
     queue: crosshandle::Queue,

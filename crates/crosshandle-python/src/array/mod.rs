@@ -31,6 +31,15 @@ const PER_THREAD_STREAM: i64 = 2;
 /// Array libraries take it by the buffer protocol, `__array_interface__` (NumPy), DLPack (torch, JAX, CuPy,
 /// NumPy) and `__cuda_array_interface__` (CuPy, numba, torch); `numpy()`, `torch()`, `jax()` and
 /// `cupy()` are short for that. `dpctl()` and `dpnp()` open the memory once more, as USM. What they make keeps the memory open too.
+///
+/// >>> array = crosshandle.zeros((2, 3), "float32")
+/// >>> array.numpy()[0, :] = 1
+/// >>> array.tolist()
+/// [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+/// >>> tensor = array.torch()                                   # needs torch
+/// >>> matrix = array.jax()                                     # needs jax
+/// >>> on_a_gpu = crosshandle.zeros(8, device="cuda").cupy()    # needs gpu, cupy
+/// >>> usm, same = array.dpctl(), array.dpnp()                  # needs sycl
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Array {
     pub(crate) memory: Arc<SharedMemory>,

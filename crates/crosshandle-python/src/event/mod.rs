@@ -18,6 +18,25 @@ use pyo3::types::PyList;
 /// Each signal gets the next number when it is submitted. `wait()` is for the latest one; `wait_value(n)` is
 /// for signal n, which may not have been submitted yet. A process that dies with signals
 /// unfinished makes their waits raise `PeerDiedError`. Any thread may use it.
+///
+/// >>> ready = crosshandle.event("ready")
+/// >>> ready.signal()
+/// 1
+/// >>> ready.wait(timeout=5)
+/// >>> ready.done(1), ready.done(2)
+/// (True, False)
+/// >>> ready.signal_value(5)
+/// >>> ready.wait_value(5, timeout=5)
+/// >>> ready.submitted, ready.completed
+/// (5, 5)
+/// >>> same = crosshandle.open(bytes(ready.handle()))      # as another process does
+/// >>> crosshandle.Event.wait_all([ready, same], timeout=5)
+/// >>> crosshandle.Event.wait_any([ready, same], timeout=5)
+/// 0
+/// >>> async def main():
+/// ...     await ready.reached(5)
+/// >>> asyncio.run(main())
+/// >>> ready.wait_on(torch.cuda.current_stream())          # needs gpu, torch
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Event {
     pub(crate) event: crosshandle::Event,

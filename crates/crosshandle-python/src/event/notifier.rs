@@ -7,6 +7,17 @@ use std::os::fd::AsRawFd;
 
 /// Awaits any number of signals for an event loop: its descriptor can be read from when one of them has
 /// completed or failed. `Event.reached` uses one for each loop.
+///
+/// >>> import select
+/// >>> event, notifier = crosshandle.event(), crosshandle.Notifier()
+/// >>> notifier.add(event, value=1, token=7)
+/// >>> event.signal()
+/// 1
+/// >>> readable, _, _ = select.select([notifier.fileno()], [], [], 5)
+/// >>> notifier.next()
+/// (7, None)
+/// >>> notifier.remove(7)
+/// False
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Notifier(crosshandle::Notifier);
 

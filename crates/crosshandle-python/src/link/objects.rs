@@ -46,6 +46,21 @@ fn detached<T: Send>(
 }
 
 /// A link to another host: opens handles that were made there.
+///
+/// >>> from crosshandle import link
+/// >>> context = crosshandle.default_context()
+/// >>> memory, ready = context.allocate(64), context.event()
+/// >>> token = link.new_token()
+/// >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:
+/// ...     other = link.connect(listener.address, token=token, data="tls")
+/// ...     listened = listener.accept(timeout=5)
+/// >>> remote = other.open_memory(memory.handle())
+/// >>> remote.write(b"hello")
+/// >>> memory.read(5)
+/// b'hello'
+/// >>> remote_ready = other.open_event(ready.handle())
+/// >>> version, parts = other.open_name("llama-70b")       # needs holder
+/// >>> other.close()
 #[pyclass(frozen, module = "crosshandle.link")]
 pub(crate) struct Link {
     link: Closable<crosshandle_link::Link>,
@@ -165,6 +180,13 @@ impl Link {
 }
 
 /// Listens for other hosts that want to link.
+///
+/// >>> from crosshandle import link
+/// >>> token = link.new_token()
+/// >>> listener = link.listen("127.0.0.1:0", token=token, data="tls")
+/// >>> other = link.connect(listener.address, token=token, data="tls")
+/// >>> accepted = listener.accept(timeout=5)
+/// >>> listener.close()
 #[pyclass(frozen, module = "crosshandle.link")]
 pub(crate) struct Listener {
     listener: Closable<std::sync::Arc<crosshandle_link::Listener>>,
@@ -238,6 +260,26 @@ impl Listener {
 }
 
 /// Memory of the other host, which can be read and written but not mapped.
+///
+/// >>> from crosshandle import link
+/// >>> context = crosshandle.default_context()
+/// >>> memory, ready, own = context.allocate(64), context.event(), context.allocate(64)
+/// >>> token = link.new_token()
+/// >>> listener = link.listen("127.0.0.1:0", token=token, data="tls")
+/// >>> other = link.connect(listener.address, token=token, data="tls")
+/// >>> accepted = listener.accept(timeout=5)
+/// >>> with other.open_memory(memory.handle()) as remote:
+/// ...     remote.write(b"hello")
+/// ...     number = remote.write_and_signal(b"again", other.open_event(ready.handle()), offset=8)
+/// ...     filled = bytearray(5)
+/// ...     remote.read_into(filled, offset=8)
+/// ...     remote.copy_to(own)
+/// ...     remote.copy_from(own)
+/// ...     remote.read(5)
+/// b'hello'
+/// >>> number, filled
+/// (1, bytearray(b'again'))
+/// >>> remote.close()
 #[pyclass(frozen, module = "crosshandle.link")]
 pub(crate) struct RemoteMemory {
     memory: Closable<crosshandle_link::RemoteMemory>,
@@ -440,6 +482,19 @@ fn copy_of(data: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
 }
 
 /// An event of the other host. Its `mirror` is waited for as any event is.
+///
+/// >>> from crosshandle import link
+/// >>> ready = crosshandle.event()
+/// >>> token = link.new_token()
+/// >>> listener = link.listen("127.0.0.1:0", token=token, data="tls")
+/// >>> other = link.connect(listener.address, token=token, data="tls")
+/// >>> accepted = listener.accept(timeout=5)
+/// >>> with other.open_event(ready.handle()) as remote:
+/// ...     remote.signal()
+/// ...     remote.mirror.wait_value(1, timeout=5)
+/// 1
+/// >>> ready.submitted
+/// 1
 #[pyclass(frozen, module = "crosshandle.link")]
 pub(crate) struct RemoteEvent(Closable<crosshandle_link::RemoteEvent>);
 

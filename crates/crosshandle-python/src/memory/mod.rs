@@ -19,6 +19,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 ///
 /// `with` closes it at the end; arrays made from it keep it open as long as they live. After the last
 /// importer and the exporter have closed it, its bytes may be used again.
+///
+/// >>> memory = crosshandle.Context("host").allocate(4096)
+/// >>> memory.write(b"hello", offset=16)
+/// >>> memory.read(5, offset=16)
+/// b'hello'
+/// >>> numbers = memory.array((16, 16), "float32")
+/// >>> part = memory.lend(owner=numbers, nbytes=1024)
+/// >>> with crosshandle.open(bytes(memory.handle(read_only=True))) as opened:
+/// ...     opened.read(5, offset=16)
+/// b'hello'
+/// >>> memory.close()
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Memory {
     shared: Mutex<Option<Arc<SharedMemory>>>,

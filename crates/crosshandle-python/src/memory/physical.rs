@@ -12,6 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory without an address: it is used by mapping it into a `VirtualRange`, any number of times. It
 /// lives as long as it is held, mapped or open in any process.
+///
+/// >>> context = crosshandle.Context("host")
+/// >>> physical = context.physical_memory(context.device.granularity)
+/// >>> opened = crosshandle.open(bytes(physical.handle()))
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct PhysicalMemory {
     pub(crate) memory: crosshandle::PhysicalMemory,
@@ -78,6 +82,21 @@ impl PhysicalMemory {
 }
 
 /// Reserved addresses, into which physical memory is mapped. `with` gives them back at the end.
+///
+/// >>> context = crosshandle.Context("host")
+/// >>> size = context.device.granularity
+/// >>> physical = context.physical_memory(size)
+/// >>> with context.reserve(2 * size) as addresses:
+/// ...     addresses.map(0, physical)
+/// ...     addresses.map(size, physical)
+/// ...     addresses.write(0, b"twice")
+/// ...     found = addresses.read(size, 5)
+/// ...     addresses.protect("r")
+/// ...     mapped = addresses.is_mapped(0)
+/// ...     addresses.unmap()
+/// >>> found, mapped
+/// (b'twice', True)
+/// >>> addresses.close()
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct VirtualRange(Mutex<Option<Arc<crosshandle::VirtualRange>>>);
 
