@@ -1,6 +1,6 @@
 //! Failures of a command: one clear line, and an exit code.
 
-use crate::log::{self, Level};
+use crate::output::log::{self, Level};
 use crosshandle::Error;
 use std::fmt::Display;
 use std::io;

@@ -2,19 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-mod clean;
 mod cli;
 mod commands;
 mod failure;
 mod input;
 mod link;
-mod log;
 mod new_file;
 mod output;
 mod peer;
 mod progress;
 mod settings;
-mod token;
 mod transfer;
 mod tuning;
 mod units;

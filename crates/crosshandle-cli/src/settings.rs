@@ -1,7 +1,7 @@
 //! Options that every command takes, and the contexts that they lead to.
 
 use crate::failure::{Failure, Result};
-use crate::log::{self, Format, Level};
+use crate::output::log::{self, Format, Level};
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use crosshandle::holder::Holder;
 use crosshandle::{Context, ContextOptions, Device};

@@ -1,9 +1,9 @@
 //! `crosshandle fence NAME`.
 
 use crate::failure::Result;
+use crate::input::token::ShownToken;
 use crate::output;
 use crate::settings::Settings;
-use crate::token::ShownToken;
 use crate::units::parse_duration;
 use crosshandle::holder::ClaimOptions;
 use std::time::Duration;

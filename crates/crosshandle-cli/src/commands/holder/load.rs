@@ -1,10 +1,10 @@
 //! `crosshandle load FILE… --name NAME`.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::input::token::{ShownToken, given};
 use crate::output;
 use crate::progress::Progress;
 use crate::settings::Settings;
-use crate::token::{ShownToken, given};
 use crate::units::bytes;
 use crosshandle::HolderFault;
 use crosshandle::holder::HoldOptions;

@@ -1,9 +1,9 @@
 //! `crosshandle ls`, `rm` and `pin`.
 
 use crate::failure::Result;
+use crate::input::token::ShownToken;
 use crate::output;
 use crate::settings::Settings;
-use crate::token::ShownToken;
 use crate::units::bytes;
 use crosshandle::holder::{HeldName, Recovered};
 use serde::Serialize;

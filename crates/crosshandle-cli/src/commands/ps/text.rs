@@ -1,6 +1,6 @@
 //! Text of other processes, made fit for a terminal.
 
-use crate::clean;
+use crate::output::clean;
 
 /// Most characters of a name that are shown. Longer ones would break the lines; half would cut real
 /// names.

@@ -2,9 +2,9 @@
 
 use super::keys::{List, State};
 use super::sample::Samples;
-use crate::clean;
 use crate::commands::ps::text::{clean, object, process};
 use crate::commands::ps::waits::{Wait, waits};
+use crate::output::clean;
 use crate::units::{age, bytes};
 use crosshandle::report::{ContextReport, EventReport, ProcessReport};
 use std::cmp::Ordering;

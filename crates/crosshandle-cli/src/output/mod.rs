@@ -1,6 +1,8 @@
 //! Standard output: lines, tables, JSON.
 
-use crate::clean;
+pub(crate) mod clean;
+pub(crate) mod log;
+
 use crate::failure::{Failure, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Lines on standard error: what is going on, what to be careful about, and why a command fails.
 
-use crate::clean;
+use crate::output::clean;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::fmt::Display;

@@ -1,7 +1,7 @@
 //! Tokens: words that a holder asks for before it lets a program use a name.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
-use crate::log::{self, Level};
+use crate::output::log::{self, Level};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
