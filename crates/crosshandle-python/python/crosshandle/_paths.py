@@ -19,12 +19,22 @@ def _part(path: Path, what: str) -> str:
 
 
 def command() -> str:
-    """The path of the `crosshandle` command."""
+    """The path of the `crosshandle` command.
+
+    >>> import subprocess
+    >>> output = subprocess.run([crosshandle.command(), "--version"], capture_output=True, check=True)
+    >>> output.stdout.startswith(b"crosshandle ")
+    True
+    """
     return _part(_HERE / "_bin" / "crosshandle", "the command")
 
 
 def ur_adapter(backend: str = "host") -> str:
-    """The path of the Unified Runtime adapter of a backend: "host", "cuda" or "level_zero"."""
+    """The path of the Unified Runtime adapter of a backend: "host", "cuda" or "level_zero".
+
+    >>> os.path.basename(crosshandle.ur_adapter("host"))
+    'libur_adapter_crosshandle_host.so'
+    """
     known = ("host", "cuda", "level_zero")
     if backend not in known:
         raise ValueError(f"no adapter is called {backend!r}: there are {', '.join(known)}")

@@ -15,7 +15,11 @@ from ._sharing import Bundle, _open_received, default_context, open, open_read_o
 
 
 class Pending(NamedTuple):
-    """What `pending` returns."""
+    """What `pending` returns.
+
+    >>> crosshandle.pending().objects
+    0
+    """
 
     objects: int
     """The number of pickled objects that are kept."""
@@ -24,7 +28,11 @@ class Pending(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What `pending_limits` returns."""
+    """What `pending_limits` returns.
+
+    >>> crosshandle.pending_limits().exit_timeout
+    10.0
+    """
 
     objects: int
     """The number of pickled objects that this process keeps at most."""
@@ -93,7 +101,13 @@ def keep(objects: list[Any]) -> bytes:
 
 
 class Pickled:
-    """An object that `pickled` has pickled. It arrives as the object itself."""
+    """An object that `pickled` has pickled. It arrives as the object itself.
+
+    >>> import pickle
+    >>> array = crosshandle.ones(3)
+    >>> pickle.loads(pickle.dumps(crosshandle.pickled(array))).tolist()
+    [1.0, 1.0, 1.0]
+    """
 
     __slots__ = ("_reduced",)
 
@@ -130,7 +144,16 @@ def pickled(value: Any, *, receivers: int = 1) -> Pickled:
 
 
 def pending() -> Pending:
-    """Returns how many pickled objects no process has opened yet, and how many bytes they alone keep."""
+    """Returns how many pickled objects no process has opened yet, and how many bytes they alone keep.
+
+    >>> import pickle
+    >>> data = pickle.dumps(crosshandle.empty(1000, "float64"))
+    >>> crosshandle.pending().objects
+    1
+    >>> array = pickle.loads(data)
+    >>> crosshandle.pending().objects
+    0
+    """
     return Pending(*_rust.kept())
 
 
@@ -138,6 +161,11 @@ def release_pending() -> int:
     """Keeps none of the pickled objects any longer, and returns how many there were.
 
     Their pickles may be stale from then on: for pickles that no process will open, as after the death of a receiver.
+
+    >>> import pickle
+    >>> data = pickle.dumps(crosshandle.empty(1000))
+    >>> crosshandle.release_pending()
+    1
     """
     return _rust.release_kept()
 
@@ -157,6 +185,11 @@ def pending_limits(
     Pickling waits while `objects` pickled objects are kept (65,536), or while they alone keep `nbytes` bytes or more
     (half of the machine's memory). After `timeout` seconds (60) it raises `LimitReachedError`. A process that ends waits
     for the receivers, until `exit_timeout` seconds (10) pass in which none has opened anything. `None` is no timeout.
+
+    >>> before = crosshandle.pending_limits()
+    >>> crosshandle.pending_limits(objects=1000, timeout=5).objects
+    1000
+    >>> after = crosshandle.pending_limits(objects=before.objects, timeout=before.timeout)
     """
     global _exit_timeout
     own_objects, own_nbytes, own_timeout = _rust.kept_limits()

@@ -39,6 +39,9 @@ def default_context(device: Any = "host") -> Context:
 
     >>> crosshandle.default_context("cpu").device.name
     'host:0'
+
+    >>> crosshandle.default_context().device.name
+    'host:0'
     """
     # Without the lock: a dict is looked into at once.
     if type(device) is str:
@@ -87,6 +90,13 @@ class Bundle:
     Until it is released or left by `with`, it keeps the memory of its arrays from being used again; after that, those who
     have opened it do. A bundle that is dropped without either keeps tensors of torch, arrays of CuPy and what lies in this
     package's memory as long as the object lives that was shared.
+
+    >>> with crosshandle.share([crosshandle.ones(3), crosshandle.zeros(2)]) as bundle:
+    ...     data = bytes(bundle)            # what to send
+    ...     one, other = crosshandle.open(data)
+    >>> one.tolist()
+    [1.0, 1.0, 1.0]
+    >>> bundle.release()
     """
 
     def __init__(self, data: bytes, leaves: Sequence[Any], arrays: Sequence[Array], table: Memory | None = None):
@@ -176,6 +186,13 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
 
     `event`: its latest signal says when the bytes are there. Whatever takes the opened arrays waits for it.
     Who opens the bundle of `read_only=True` can read only; arrays of JAX are always shared so.
+
+    >>> weights = {"w": crosshandle.ones((2, 2)), "b": crosshandle.zeros(2)}
+    >>> with crosshandle.share(weights) as bundle:
+    ...     tree = crosshandle.open(bytes(bundle))      # as another process does
+    >>> tree["b"].numpy()[0] = 7
+    >>> weights["b"].tolist()
+    [7.0, 0.0]
     """
     leaves: list[Any] = []
     structure = json.dumps(_arrange(tree, leaves), separators=(",", ":"))
@@ -207,6 +224,13 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
     Returns what was shared: an array or a tree of arrays, memory, physical memory, or an event. Each is opened in
     `context`, or in the default context of its device. What is read-only opens so that it can be read only;
     `writable=False` opens everything so.
+
+    >>> memory, ready = crosshandle.Context("host").allocate(64), crosshandle.event()
+    >>> same = crosshandle.open(bytes(memory.handle()))
+    >>> also = crosshandle.open(str(ready.handle()))
+    >>> reading = crosshandle.open(bytes(memory.handle()), writable=False)
+    >>> reading.read_only
+    True
     """
     # Bytes are asked for first: they come over and over.
     if type(data) is builtins.bytes and data.startswith(b"xhb"):

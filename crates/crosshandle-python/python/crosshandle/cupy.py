@@ -35,5 +35,10 @@ def allocator(nbytes: int) -> Any:
     """Allocates for CuPy, on the current device: for `cupy.cuda.set_allocator`.
 
     The arrays can be shared by a handle at once. Memory that others have open stays theirs when CuPy frees it.
+
+    >>> before = cupy.cuda.get_allocator()                       # needs gpu
+    >>> cupy.cuda.set_allocator(crosshandle.cupy.allocator)      # needs gpu
+    >>> array = cupy.ones(1024)                                  # needs gpu
+    >>> cupy.cuda.set_allocator(before)                          # needs gpu
     """
     return cupy.cuda.MemoryPointer(_Block(max(nbytes, 1)), 0)

@@ -29,7 +29,10 @@ _Path = str | PathLike[str]
 
 
 class Certificates(NamedTuple):
-    """Certificates in PEM files. Each side trusts whatever its authority has signed."""
+    """Certificates in PEM files. Each side trusts whatever its authority has signed.
+
+    >>> ours = link.Certificates("authority.pem", "host.pem", "host.key", peer_name="store.example")
+    """
 
     authority: _Path
     certificate: _Path
@@ -57,6 +60,12 @@ def connect(
     link to or from memory of a GPU needs one of that GPU. `data` says how the bytes of memory travel:
     by UCX, over the network interface `interface`, or over TLS. `keep_alive` (default: 10) is after how many
     seconds of silence the link ends. `names` lets the other side read what this host's holder has names for.
+
+    >>> token = link.new_token()
+    >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:
+    ...     with link.connect(listener.address, token=token, data="tls") as other:
+    ...         other.ended is None
+    True
     """
     context = default_context() if context is None else context
     options = _options(token, token_file, certificates, data, keep_alive, interface, transports, names)
@@ -76,7 +85,14 @@ def listen(
     transports: str | None = None,
     names: bool = False,
 ) -> Listener:
-    """Listens at an address, `host:port`, with port 0 for any. The rest is as for `connect`."""
+    """Listens at an address, `host:port`, with port 0 for any. The rest is as for `connect`.
+
+    >>> token = link.new_token()
+    >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:
+    ...     with link.connect(listener.address, token=token, data="tls") as other:
+    ...         other.ended is None
+    True
+    """
     context = default_context() if context is None else context
     options = _options(token, token_file, certificates, data, keep_alive, interface, transports, names)
     return Listener.bind(address, context, options)

@@ -90,7 +90,12 @@ def _end() -> None:
 
 
 class Published(NamedTuple):
-    """What was handed over."""
+    """What was handed over.
+
+    >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+    >>> published.version, published.is_safe
+    (1, True)
+    """
 
     version: int
     """The version of the name, from 1."""
@@ -105,7 +110,12 @@ class Published(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A name that the holder knows."""
+    """A name that the holder knows.
+
+    >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+    >>> [(held.name, held.version) for held in store.ls()]
+    [('example', 1)]
+    """
 
     name: str
     version: int
@@ -138,6 +148,31 @@ class Model:
     """A model that was opened: one mapping, in which all its tensors are. Any thread may use it.
 
     It can be used in a `with` statement; arrays that were made of it stay good after that.
+
+    >>> published = store.publish("example", {"w": crosshandle.ones((2, 2), "float32")})
+    >>> model = store.open("example")
+    >>> model.keys(), model.shape("w"), model.dtype("w"), model.metadata()
+    (['w'], (2, 2), 'F32', {})
+    >>> model.get_tensor("w", "numpy").sum()
+    np.float32(4.0)
+    >>> weights = model.state_dict("numpy")
+    >>> model.verify()
+    >>> number = model.stable(timeout=5)
+    >>> updater = store.updater("example")
+    >>> new_hash = updater.update({"w": crosshandle.zeros((2, 2), "float32")})
+    >>> model.is_still(number)
+    False
+    >>> number = model.next_update(number, timeout=5)
+    >>> version = model.refresh(timeout=5)
+    >>> del weights
+    >>> model.close()
+
+    A model at a place of its own can sleep, and wakes at the same addresses:
+
+    >>> model = store.open("example", place="engine")
+    >>> model.sleep()
+    >>> model.wake()
+    True
     """
 
     def __init__(self, model: _rust.StoreModel, framework: str = "numpy", placed: bool = False):
@@ -357,6 +392,12 @@ class Updater:
 
     Keep it for any number of updates. Readers wait meanwhile (`Model.stable`), and learn of the end. If this process
     dies in the middle, they get `TornUpdateError` until an update has written all tensors.
+
+    >>> published = store.publish("example", {"w": crosshandle.ones(8, "float32")})
+    >>> updater = store.updater("example")
+    >>> new_hash = updater.update({"w": crosshandle.zeros(8, "float32")})
+    >>> new_hash == published.hash
+    False
     """
 
     def __init__(self, updater: _rust.StoreUpdater):
@@ -399,6 +440,9 @@ class Store:
     """Where models are loaded to and opened from: the holder of a directory of sockets, by default the usual one.
 
     `token` is shown to the holder, for names that need one. The functions of this module are those of a usual store.
+
+    >>> published = store.Store().publish("example", {"w": crosshandle.ones(8)})
+    >>> model = store.Store().open("example")
     """
 
     def __init__(self, socket_dir: str | os.PathLike[str] | None = None, *, token: str | None = None):
@@ -425,6 +469,10 @@ class Store:
         With `back_up`, this process brings the model back to the next holder if the one that runs and its successor die at
         the same moment; that takes some descriptors. The holder, and the end of an update that is under
         way, are waited for at most `timeout` seconds.
+
+        >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+        >>> store.open("example", published.hash).keys()
+        ['w']
         """
         options = {"expected_hash": expected_hash, "or_elsewhere": or_elsewhere, "back_up": back_up}
         model = self._store.open(name, place=place, timeout=timeout, options=options)
@@ -456,6 +504,10 @@ class Store:
         files under the same name goes on there. `metadata` is added to the files' own. `staging_bytes` and `part_bytes` are
         how much each of a thread's two staging buffers has, and how much a thread reads at a time. `progress` is called
         with the bytes of each piece and of all, by several threads.
+
+        >>> loaded = store.load("example", ["model.safetensors"])
+        >>> loaded.version
+        1
         """
         options = {
             "threads": threads,
@@ -487,6 +539,11 @@ class Store:
         """Copies arrays of any library into memory of a device, and hands that over, as `load` does.
 
         If all arrays are on that device already, it copies them itself; otherwise they go by way of the host.
+
+        >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+        >>> published = store.publish("example", {"w": crosshandle.zeros(8)}, replace=True)
+        >>> published.version
+        2
         """
         on_host = not all(_is_on(array, device) for array in tensors.values())
         described = [_described(key, array, on_host=on_host) for key, array in tensors.items()]
@@ -502,29 +559,59 @@ class Store:
         With `claim` this process is its one writer until it ends: others are let in when it has. `timeout` is how long to
         wait until the writer before has provably ended, in seconds; `force` does not ask for the proof. A `timeout` that
         is not 0 also limits how long the holder may take to answer (otherwise 30 s).
+
+        >>> published = store.publish("example", {"w": crosshandle.ones(8, "float32")})
+        >>> updater = store.updater("example")
+        >>> new_hash = updater.update({"w": crosshandle.zeros(8, "float32")})
         """
         return Updater(self._store.updater(name, claim=claim, force=force, timeout=timeout))
 
     def verify(self, name: str, expected_hash: str | None = None, *, threads: int | None = None) -> str:
-        """Opens a model and takes the hash of all its bytes. Returns the model's hash."""
+        """Opens a model and takes the hash of all its bytes. Returns the model's hash.
+
+        >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+        >>> store.verify("example") == published.hash
+        True
+        """
         with self.open(name, expected_hash) as model:
             model.verify(threads)
             return model.hash
 
     def ls(self) -> list[Held]:
-        """What the holder has."""
+        """What the holder has.
+
+        >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+        >>> [held.name for held in store.ls()]
+        ['example']
+        """
         return [Held(**name) for name in self._store.ls()]
 
     def rm(self, name: str) -> None:
-        """Lets go of a name. Who has it open keeps it."""
+        """Lets go of a name. Who has it open keeps it.
+
+        >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+        >>> store.rm("example")
+        >>> store.ls()
+        []
+        """
         self._store.rm(name)
 
     def pin(self, name: str, pinned: bool = True) -> None:
-        """Protects a name from being removed and replaced, or does so no more."""
+        """Protects a name from being removed and replaced, or does so no more.
+
+        >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+        >>> store.pin("example")
+        >>> store.pin("example", False)
+        """
         self._store.pin(name, pinned)
 
     def await_version(self, name: str, version: int, timeout: float | None = None) -> int:
-        """Waits until a name has a later version than this, and returns its number."""
+        """Waits until a name has a later version than this, and returns its number.
+
+        >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+        >>> store.await_version("example", 0, timeout=5)
+        1
+        """
         return self._store.await_version(name, version, timeout)
 
 
@@ -609,7 +696,12 @@ def open(
     back_up: bool = False,
     timeout: float = 30.0,
 ) -> Model:
-    """Opens a model, to read it: see `Store.open`."""
+    """Opens a model, to read it: see `Store.open`.
+
+    >>> published = store.publish("example", {"w": crosshandle.ones(8)})
+    >>> store.open("example").keys()
+    ['w']
+    """
     return _usual.open(
         name,
         expected_hash,

@@ -42,6 +42,8 @@ def allocator(device: int | None = None) -> Any:
 
     `device` is torch's number of the device, by default the current one. What it allocates can be shared by a handle at
     once, also while a graph is captured. Memory that others have open stays theirs when torch frees it.
+
+    >>> pool = torch.cuda.MemPool(crosshandle.torch.allocator().allocator())      # needs gpu
     """
     number = torch.cuda.current_device() if device is None else device
     _rust.serve_allocations(default_context(f"cuda:{number}"), number, 0)
@@ -64,6 +66,9 @@ class MemPool(torch.cuda.MemPool):
     of one. What does not fit is allocated piece by piece. The block is given back when the pool is gone and nothing in it
     is in use. Other pools of the device may use what is left of it, since torch does not say for which pool it
     allocates.
+
+    >>> with torch.cuda.use_mem_pool(crosshandle.torch.MemPool(reserve=1 << 30)):   # needs gpu
+    ...     weights = torch.ones(1024, device="cuda")
     """
 
     def __init__(self, reserve: int = 0, *, device: int | None = None):
@@ -123,7 +128,11 @@ def _pickled_by_put(value: Any) -> Any:
 
 
 class Registration:
-    """What `register` has changed; `with` and `undo` change it back."""
+    """What `register` has changed; `with` and `undo` change it back.
+
+    >>> registration = crosshandle.torch.register()
+    >>> registration.undo()
+    """
 
     def __init__(self, before: dict[type, Any], puts: dict[type, Any]):
         self._before: dict[type, Any] | None = before
@@ -156,6 +165,11 @@ def register() -> Registration:
 
     The receiver's stream waits for what the stream that is current when `put` is called was given before. A tensor is
     kept until the receiver has opened it, as everything is that is pickled: see `crosshandle.pending`.
+
+    >>> with crosshandle.torch.register():
+    ...     queue = torch.multiprocessing.get_context("spawn").Queue()
+    ...     queue.put(torch.ones(1024, device="cuda"))           # needs gpu
+    ...     tensor = queue.get(timeout=30)                       # needs gpu
     """
     import torch.multiprocessing  # registers torch's own
 

@@ -268,17 +268,17 @@ impl Listener {
 /// >>> listener = link.listen("127.0.0.1:0", token=token, data="tls")
 /// >>> other = link.connect(listener.address, token=token, data="tls")
 /// >>> accepted = listener.accept(timeout=5)
-/// >>> with other.open_memory(memory.handle()) as remote:
-/// ...     remote.write(b"hello")
-/// ...     number = remote.write_and_signal(b"again", other.open_event(ready.handle()), offset=8)
-/// ...     filled = bytearray(5)
-/// ...     remote.read_into(filled, offset=8)
-/// ...     remote.copy_to(own)
-/// ...     remote.copy_from(own)
-/// ...     remote.read(5)
-/// b'hello'
+/// >>> remote = other.open_memory(memory.handle())
+/// >>> remote.write(b"hello")
+/// >>> number = remote.write_and_signal(b"again", other.open_event(ready.handle()), offset=8)
+/// >>> filled = bytearray(5)
+/// >>> remote.read_into(filled, offset=8)
 /// >>> number, filled
 /// (1, bytearray(b'again'))
+/// >>> remote.copy_to(own)
+/// >>> remote.copy_from(own)
+/// >>> own.read(5)
+/// b'hello'
 /// >>> remote.close()
 #[pyclass(frozen, module = "crosshandle.link")]
 pub(crate) struct RemoteMemory {
@@ -489,12 +489,13 @@ fn copy_of(data: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
 /// >>> listener = link.listen("127.0.0.1:0", token=token, data="tls")
 /// >>> other = link.connect(listener.address, token=token, data="tls")
 /// >>> accepted = listener.accept(timeout=5)
-/// >>> with other.open_event(ready.handle()) as remote:
-/// ...     remote.signal()
-/// ...     remote.mirror.wait_value(1, timeout=5)
+/// >>> remote = other.open_event(ready.handle())
+/// >>> remote.signal()
 /// 1
+/// >>> remote.mirror.wait_value(1, timeout=5)
 /// >>> ready.submitted
 /// 1
+/// >>> remote.close()
 #[pyclass(frozen, module = "crosshandle.link")]
 pub(crate) struct RemoteEvent(Closable<crosshandle_link::RemoteEvent>);
 
