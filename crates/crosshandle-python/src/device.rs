@@ -11,6 +11,8 @@ use pyo3::prelude::*;
 ///
 /// >>> crosshandle.Device("cpu").name
 /// 'host:0'
+/// >>> "host:0" in [device.name for device in crosshandle.Device.all()]
+/// True
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Device(pub(crate) crosshandle::Device);
 

@@ -79,6 +79,13 @@ macro_rules! handle_class {
 
 handle_class! {
     /// A handle to memory.
+    ///
+    /// >>> memory = crosshandle.default_context().allocate(64)
+    /// >>> handle = memory.handle(read_only=True)
+    /// >>> crosshandle.MemoryHandle(str(handle)) == handle
+    /// True
+    /// >>> handle.nbytes, handle.read_only
+    /// (64, True)
     MemoryHandle {
         /// The bytes that it is for.
         #[getter]
@@ -95,11 +102,22 @@ handle_class! {
 }
 handle_class! {
     /// A handle to an event.
+    ///
+    /// >>> event = crosshandle.event()
+    /// >>> handle = event.handle()
+    /// >>> crosshandle.EventHandle(bytes(handle)) == handle
+    /// True
     EventHandle {}
 }
 
 handle_class! {
     /// A handle to physical memory.
+    ///
+    /// >>> context = crosshandle.default_context()
+    /// >>> physical = context.physical_memory(context.device.granularity)
+    /// >>> handle = physical.handle()
+    /// >>> crosshandle.PhysicalMemoryHandle(bytes(handle)) == handle
+    /// True
     PhysicalMemoryHandle {
         /// The bytes that it is for.
         #[getter]

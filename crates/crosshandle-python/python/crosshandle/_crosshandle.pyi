@@ -535,7 +535,7 @@ class Link:
     """A link to another host: opens handles that were made there."""
 
     @staticmethod
-    def connect(address: str, context: Context, options: dict[str, object]) -> Link: ...
+    def _connect(address: str, context: Context, options: dict[str, object]) -> Link: ...
     @property
     def peer(self) -> str:
         """The other side's address."""
@@ -560,7 +560,7 @@ class Listener:
     """Listens for other hosts that want to link."""
 
     @staticmethod
-    def bind(address: str, context: Context, options: dict[str, object]) -> Listener: ...
+    def _bind(address: str, context: Context, options: dict[str, object]) -> Listener: ...
     @property
     def address(self) -> str:
         """The address at which it listens."""

@@ -69,7 +69,7 @@ def connect(
     """
     context = default_context() if context is None else context
     options = _options(token, token_file, certificates, data, keep_alive, interface, transports, names)
-    return Link.connect(address, context, options)
+    return Link._connect(address, context, options)
 
 
 def listen(
@@ -95,7 +95,7 @@ def listen(
     """
     context = default_context() if context is None else context
     options = _options(token, token_file, certificates, data, keep_alive, interface, transports, names)
-    return Listener.bind(address, context, options)
+    return Listener._bind(address, context, options)
 
 
 def _options(

@@ -169,10 +169,10 @@ class Model:
 
     A model at a place of its own can sleep, and wakes at the same addresses:
 
-    >>> model = store.open("example", place="engine")
+    >>> model = store.open("example", place="sleepable")
     >>> model.sleep()
     >>> model.wake()
-    True
+    False
     """
 
     def __init__(self, model: _rust.StoreModel, framework: str = "numpy", placed: bool = False):

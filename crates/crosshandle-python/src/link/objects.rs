@@ -79,7 +79,7 @@ impl Link {
 #[pymethods]
 impl Link {
     #[staticmethod]
-    fn connect(
+    fn _connect(
         py: Python<'_>,
         address: String,
         context: &Context,
@@ -196,7 +196,7 @@ pub(crate) struct Listener {
 #[pymethods]
 impl Listener {
     #[staticmethod]
-    fn bind(
+    fn _bind(
         py: Python<'_>,
         address: String,
         context: &Context,
