@@ -1,9 +1,10 @@
 //! The reader's side of bringing memory back when a holder and its successor have died at once.
 
-use super::client::{HeldName, Holder};
-use super::message::{Offer, OfferedPart, Question};
-use super::segment::fetch;
-use super::tuning::{MAX_OFFERS, OFFER_INTERVAL};
+use super::super::message::{Offer, OfferedPart, Question};
+use super::super::segment::fetch;
+use super::super::tuning::{MAX_OFFERS, MAX_RETRY_INTERVAL, OFFER_INTERVAL};
+use super::pause::Pause;
+use super::{HeldName, Holder};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address};
@@ -20,7 +21,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread;
 
 /// What this process keeps of a name, so that it outlives even a holder that dies at the same moment as its successor:
 /// descriptors of its memory, for reading. When a new holder begins in the directory, the memory is brought back to it in
@@ -170,42 +170,75 @@ impl Kept {
         if self.begun.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
         }
-        let kept = Arc::clone(self);
+        let kept = Arc::downgrade(self);
         background::run_blocking(move || {
-            loop {
+            let mut pause = Pause::new(OFFER_INTERVAL, MAX_RETRY_INTERVAL);
+            let mut silent = 0;
+            // The name may be given up meanwhile.
+            while let Some(kept) = kept.upgrade() {
                 let begun = kept.begun.load(Ordering::Acquire);
-                kept.offer_soon();
+                let next = kept.offer_once(&mut silent);
+                if next == After::Retry {
+                    drop(kept);
+                    pause.wait(None);
+                    continue;
+                }
                 let done =
                     (kept.begun).compare_exchange(begun, 0, Ordering::AcqRel, Ordering::Acquire);
                 if done.is_ok() {
                     return;
                 }
+                (pause, silent) = (Pause::new(OFFER_INTERVAL, MAX_RETRY_INTERVAL), 0);
             }
         });
     }
 
-    /// Brings the memory back to a holder that has just begun.
-    fn offer_soon(&self) {
-        for _ in 0..MAX_OFFERS {
-            let turn = OFFERING.lock();
-            let offered = self.offer();
-            drop(turn);
-            let refused = match offered {
-                Err(Error::Holder {
-                    fault: HolderFault::NoHolder,
-                    ..
-                }) => {
-                    thread::sleep(OFFER_INTERVAL);
-                    continue;
-                }
-                refused => refused.err(),
-            };
-            if let Some(error) = refused {
-                tracing::debug!(name = self.name, %error, "a holder does not take a backup");
+    /// Offers the memory to a holder that has just begun. Returns whether that is to be done again: only
+    /// a holder that has a reason for refusing it ends the attempts.
+    fn offer_once(&self, silent: &mut u32) -> After {
+        let turn = OFFERING.lock();
+        let offered = self.offer();
+        drop(turn);
+        let Err(error) = offered else {
+            return After::Done;
+        };
+        tracing::debug!(name = self.name, %error, "a holder does not take a backup");
+        let is_silent = matches!(
+            &error,
+            Error::Holder {
+                fault: HolderFault::NoHolder,
+                ..
             }
-            return;
+        );
+        if is_silent {
+            // The next one that begins is noticed.
+            *silent += 1;
+            return match *silent < MAX_OFFERS {
+                true => After::Retry,
+                false => After::Done,
+            };
+        }
+        match &error {
+            Error::Holder {
+                fault: HolderFault::Busy,
+                ..
+            }
+            | Error::TimedOut(_)
+            | Error::Os { .. }
+            | Error::OutOfMemory { .. }
+            | Error::LimitReached { .. } => After::Retry,
+            _ => After::Done,
         }
     }
+}
+
+/// What comes after an offer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// The holder has the name, or has a reason not to take it.
+    Done,
+    /// The holder could not take it at this moment.
+    Retry,
 }
 
 /// Tells when a holder begins: it makes its sockets anew, which its successors do not.
