@@ -105,6 +105,10 @@ pub(super) const MAX_OFFERS: u32 = 100;
 /// Time between two of them. Halved: twice the attempts. Doubled: the name is back that much later.
 pub(super) const OFFER_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Time between looks for a new holder by a process for which the system has no watch left. Halved: twice the looks.
+/// Doubled: its names are back that much later.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
 /// Sockets for importers that others have removed from the directory, and at which the holder answers still.
 /// Halved: connections are lost sooner where somebody removes the names again and again. Doubled: more
 /// descriptors for that.
