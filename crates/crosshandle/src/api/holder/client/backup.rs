@@ -2,7 +2,9 @@
 
 use super::super::message::{Offer, OfferedPart, Question};
 use super::super::segment::fetch;
-use super::super::tuning::{LOOK_INTERVAL, MAX_OFFERS, MAX_RETRY_INTERVAL, OFFER_INTERVAL};
+use super::super::tuning::{
+    ANSWER_TIMEOUT, LOOK_INTERVAL, MAX_OFFERS, MAX_RETRY_INTERVAL, OFFER_INTERVAL,
+};
 use super::pause::Pause;
 use super::{HeldName, Holder};
 use crate::error::{Error, HolderFault, Result};
@@ -116,7 +118,8 @@ impl Holder {
             parts.push((handle, own));
         }
         let kept = Arc::new(Kept {
-            holder: self.clone(),
+            // No caller waits for the offers.
+            holder: self.within(self.timeout.max(ANSWER_TIMEOUT)),
             name: held.name.clone(),
             version: held.version,
             parts,
