@@ -89,7 +89,7 @@ struct Head {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    Held(Box<Lost>),
+    Kept(Box<Lost>),
     Gone(String),
 }
 
@@ -176,7 +176,7 @@ impl State<'_> {
         let held = self.holdings.names().get(name);
         let held = held.and_then(|held| Lost::of(held, self.holdings));
         match held.or_else(|| self.lost.get(name).cloned()) {
-            Some(lost) => Line::Held(Box::new(lost)),
+            Some(lost) => Line::Kept(Box::new(lost)),
             None => Line::Gone(name.to_owned()),
         }
     }
@@ -330,7 +330,7 @@ impl Journal {
         for part in &mut self.files {
             part.lines.remove(name);
         }
-        if matches!(line, Line::Held(_)) {
+        if matches!(line, Line::Kept(_)) {
             let last = self.files.back_mut().expect("it was begun");
             last.lines.insert(name.to_owned());
         }
@@ -387,12 +387,12 @@ pub(super) fn read(directory: &HolderDirectory, holdings: &Holdings) -> BTreeMap
             continue;
         }
         let knows_pids = !head.pids.is_empty() && head.pids == pids();
-        let held = |lost: Box<Lost>| Line::Held(lost);
+        let held = |lost: Box<Lost>| Line::Kept(lost);
         let whole = head.names.into_iter().map(Box::new).map(held);
         let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
         for line in whole.chain(lines) {
             match line {
-                Line::Held(mut lost) => {
+                Line::Kept(mut lost) => {
                     if lost.parts.len() != lost.name.parts.len() {
                         continue;
                     }

@@ -228,7 +228,7 @@ impl Quota {
         asker: Asker,
     ) -> Result<(), Answer> {
         let own = Status::of(asker.pid).map(|status| status.identity);
-        let mut held: BTreeMap<Asker, Held> = BTreeMap::new();
+        let mut held: BTreeMap<Asker, Usage> = BTreeMap::new();
         for name in holdings.names().values() {
             // The share of a process that has ended is its user's alone.
             let is_own = own.is_some() && name.process == own;
@@ -242,7 +242,7 @@ impl Quota {
         let mut after = before.clone();
         after.add(&NameIndex::of(&hold.parts, &hold.label));
         after.names -= usize::from(holdings.names().contains_key(&hold.name));
-        for resource in Held::RESOURCES {
+        for resource in Usage::RESOURCES {
             let mut tally = Tally::default();
             for (of, held) in &held {
                 tally.add(*of, held.amount(resource));
@@ -273,7 +273,7 @@ fn too_much(resource: Resource, share: Share) -> Answer {
 
 /// What the names take that one process has handed over.
 #[derive(Clone, Default)]
-struct Held {
+struct Usage {
     names: usize,
     parts: usize,
     bytes: usize,
@@ -281,7 +281,7 @@ struct Held {
     contexts: BTreeMap<ContextKey, usize>,
 }
 
-impl Held {
+impl Usage {
     const RESOURCES: [Resource; 4] = [
         Resource::Descriptors,
         Resource::Names,

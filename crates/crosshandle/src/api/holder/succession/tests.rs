@@ -21,9 +21,9 @@ const SUCCESSORS_VERSION: &str = "CROSSHANDLE_TEST_SUCCESSORS_VERSION";
 const VERSION_OF_TEST: &str = "CROSSHANDLE_TEST_SUCCESSION";
 
 /// A directory that is removed at the end.
-struct Place(PathBuf);
+struct Sandbox(PathBuf);
 
-impl Place {
+impl Sandbox {
     fn new(of: &str) -> Self {
         let path = std::env::temp_dir().join(format!("xh-{of}-{}", std::process::id()));
         std::fs::create_dir(&path).expect("a directory");
@@ -31,7 +31,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Sandbox {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -299,7 +299,7 @@ fn a_holder_takes_over_from_one_of_the_release_before() {
     if role(TEST) {
         return;
     }
-    let place = Place::new("upgrade");
+    let place = Sandbox::new("upgrade");
     let mut release = Release::start(TEST, &place.0, VERSION - 1, VERSION);
     release.await_line("holds in");
     let options = ContextOptions::new().pooling(false).socket_dir(&place.0);
@@ -331,7 +331,7 @@ fn releases_too_far_apart_say_so() {
         return;
     }
     for (version, successors) in [(VERSION + 1, VERSION), (VERSION - 1, VERSION + 1)] {
-        let place = Place::new(&format!("apart-{version}"));
+        let place = Sandbox::new(&format!("apart-{version}"));
         let mut release = Release::start(TEST, &place.0, version, successors);
         let line = release.await_line("does not follow this holder");
         assert!(line.contains("upgrade one release at a time"), "{line}");
