@@ -6,10 +6,11 @@ use crate::settings::Settings;
 use crate::tuning::{UPGRADE_LOOK, UPGRADE_TIME};
 use crosshandle::PeerPolicy;
 use crosshandle::holder::{self, Holder, LogLevel, ServeOptions, Status};
+use rustix::fs::FileType;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
@@ -113,16 +114,18 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
     if args.no_successor {
         command.arg("--no-successor");
     }
-    let stderr = io::stderr();
+    // A file gets all that the holder says. A terminal or a pipe gets only what it says until it holds: whoever reads
+    // the pipe to its end would wait for the holder's.
+    let stderr = rustix::fs::fstat(io::stderr()).context("looking at standard error")?;
+    let is_file = FileType::from_raw_mode(stderr.st_mode) == FileType::RegularFile;
     command
         .args(users_argument(&args.users))
         .args(settings.as_arguments())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // A file gets all that the holder says; a terminal only what it says until it holds.
-        .stderr(match stderr.is_terminal() {
-            true => Stdio::piped(),
-            false => Stdio::inherit(),
+        .stderr(match is_file {
+            true => Stdio::inherit(),
+            false => Stdio::piped(),
         });
     let mut holder = command.spawn().context("starting a holder")?;
     if let Some(mut says) = holder.stderr.take() {

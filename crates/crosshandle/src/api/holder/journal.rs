@@ -281,7 +281,10 @@ impl Journal {
             self.due.remove(&name);
         }
         // Twice what was written, so that the oldest file is empty before the last one is full.
-        let mut to_move = JOURNAL_MOVED_BYTES.max(2 * written);
+        let mut to_move = match self.is_to_be_moved() {
+            true => JOURNAL_MOVED_BYTES.max(2 * written),
+            false => 2 * written,
+        };
         while self.files.len() > 1 {
             let first = self.files.front_mut().expect("there are two");
             if first.lines.is_empty() {

@@ -188,8 +188,8 @@ pub(super) const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
 /// Doubled: more is read after both holders have died.
 pub(super) const JOURNAL_FILE_BYTES: u64 = 1 << 20;
 
-/// Bytes of lines that are moved out of the oldest file of the journal at a time. Halved: old files stay for longer.
-/// Doubled: a change takes longer.
+/// Bytes of lines that are moved at a time out of the files that a holder before has left. Halved: those stay for longer.
+/// Doubled: a question waits for longer meanwhile.
 pub(super) const JOURNAL_MOVED_BYTES: u64 = 64 << 10;
 
 /// Messages to the successor that it has not confirmed, before it counts as stuck and is replaced. Halved:
