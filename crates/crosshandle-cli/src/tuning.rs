@@ -157,3 +157,7 @@ pub(crate) const UPGRADE_TIME: Duration = Duration::from_secs(30);
 /// Time between looks at a holder that is upgraded. Halved: twice the questions. Doubled: the command ends that much
 /// later.
 pub(crate) const UPGRADE_LOOK: Duration = Duration::from_millis(20);
+
+/// Bytes of the stack of the thread that runs a command. Halved: unoptimized builds may overflow it. Doubled: nothing,
+/// since pages that are not touched take no memory.
+pub(crate) const COMMAND_STACK_BYTES: usize = 8 << 20;

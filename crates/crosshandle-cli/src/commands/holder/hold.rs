@@ -2,6 +2,7 @@
 
 use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::output;
+use crate::output::log::{self, Level};
 use crate::settings::Settings;
 use crate::tuning::{UPGRADE_LOOK, UPGRADE_TIME};
 use crosshandle::PeerPolicy;
@@ -10,7 +11,7 @@ use rustix::fs::FileType;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
@@ -304,7 +305,11 @@ fn serve_options(users: &[u32], settings: &Settings) -> Result<ServeOptions> {
         .stop_when_readable(OwnedFd::from(stop))
         .log(move |level, line| {
             if is_verbose || level > LogLevel::Detail {
-                let _ = writeln!(io::stderr(), "crosshandle: {line}");
+                let level = match level {
+                    LogLevel::Warning => Level::Warn,
+                    _ => Level::Info,
+                };
+                log::say(level, line);
             }
         });
     if !users.is_empty() {
@@ -328,9 +333,9 @@ fn notify_service_manager(state: &str) {
     let sent =
         UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(state.as_bytes(), &address?));
     if let Err(error) = sent {
-        let _ = writeln!(
-            io::stderr(),
-            "crosshandle: telling the service manager: {error}"
+        log::say(
+            Level::Warn,
+            format_args!("telling the service manager: {error}"),
         );
     }
 }
