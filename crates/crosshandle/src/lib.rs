@@ -175,11 +175,11 @@ pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;
 pub use types::{
     Access, Addressing, AffinityDomain, AllocationOptions, Capabilities, ChannelOrder, ChannelType,
-    DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits,
-    ImagePart, KernelArguments, KernelLimits, KernelParameter, KernelProperties, LaunchShape,
-    MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits, Pitches, Pod,
-    ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling, SharedBytes,
-    TypedSlice, ViewLimits,
+    Deadline, DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind,
+    ImageLimits, ImagePart, KernelArguments, KernelLimits, KernelParameter, KernelProperties,
+    LaunchShape, MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits,
+    Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling,
+    SharedBytes, TypedSlice, ViewLimits,
 };
 /// The crate whose traits make a type [plain data](Pod).
 pub use zerocopy;

@@ -6,6 +6,7 @@
 
 pub(crate) use std::sync::MutexGuard;
 
+use crate::types::Deadline;
 use std::collections;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{self, PoisonError, TryLockError};
@@ -98,6 +99,37 @@ impl Condvar {
     }
 }
 
+impl Condvar {
+    /// Waits for a notification, until `deadline` at most. May return without one.
+    pub(crate) fn wait_until<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        deadline: Deadline,
+    ) -> MutexGuard<'a, T> {
+        match deadline.remaining() {
+            None => self.wait(guard),
+            Some(left) => self.wait_timeout(guard, left.min(LONGEST_WAIT)).0,
+        }
+    }
+
+    /// Waits as long as `condition` holds, until `deadline` at most; `true` beside the guard if that
+    /// has passed and `condition` still holds.
+    pub(crate) fn wait_until_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        deadline: Deadline,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        match deadline.remaining() {
+            None => (self.wait_while(guard, condition), false),
+            Some(left) => self.wait_timeout_while(guard, left.min(LONGEST_WAIT), condition),
+        }
+    }
+}
+
+/// The longest time that the clock of a condition variable can count for sure.
+const LONGEST_WAIT: Duration = Duration::from_secs(1 << 32);
+
 /// A lock for which a thread waits no longer than it wants to.
 #[derive(Default, Debug)]
 pub(crate) struct Turn {
@@ -109,16 +141,12 @@ pub(crate) struct Turn {
 pub(crate) struct TurnGuard<'a>(&'a Turn);
 
 impl Turn {
-    /// Waits until no other thread has the turn, at most `timeout` if there is one, and takes it.
-    pub(crate) fn take(&self, timeout: Option<Duration>) -> Option<TurnGuard<'_>> {
-        // A condition variable's clock has an end.
-        let timeout = timeout
-            .unwrap_or(Duration::MAX)
-            .min(Duration::from_secs(1 << 32));
+    /// Waits until no other thread has the turn, until `deadline` at most, and takes it.
+    pub(crate) fn take(&self, deadline: Deadline) -> Option<TurnGuard<'_>> {
         let is_taken = |is_taken: &mut bool| *is_taken;
         let (mut guard, is_late) =
             self.ended
-                .wait_timeout_while(self.is_taken.lock(), timeout, is_taken);
+                .wait_until_while(self.is_taken.lock(), deadline, is_taken);
         if is_late {
             return None;
         }

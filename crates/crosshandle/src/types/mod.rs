@@ -2,6 +2,7 @@
 
 mod address;
 pub(crate) mod byte_range;
+mod deadline;
 mod device_info;
 mod image;
 mod kernel;
@@ -17,6 +18,7 @@ pub(crate) mod report;
 pub(crate) mod shared_bytes;
 
 pub(crate) use address::Address;
+pub use deadline::Deadline;
 pub(crate) use device_info::known;
 pub use device_info::{
     AffinityDomain, Capabilities, DeviceInfo, KernelLimits, Partition, PartitionLimits,

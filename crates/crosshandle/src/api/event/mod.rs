@@ -16,10 +16,10 @@ use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
 use crate::ipc::{Credential, EventCore, First};
 use crate::observe::waited;
 use crate::os::process;
-use crate::types::known;
+use crate::types::{Deadline, known};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A counter of signals, shared by all processes that have it open.
 ///
@@ -276,7 +276,7 @@ impl Event {
     pub fn wait(&self) -> Result<()> {
         waited(match self.core.unfinished() {
             None => Ok(()),
-            Some(number) => self.core.wait(number, None),
+            Some(number) => self.core.wait(number, Deadline::NEVER),
         })
     }
 
@@ -309,7 +309,7 @@ impl Event {
     /// As [`wait`](Self::wait); [`Error::PeerDied`] also if the signal has not been submitted and
     /// the process that created the event ends.
     pub fn wait_value(&self, value: u64) -> Result<()> {
-        waited(self.core.wait(value, None))
+        waited(self.core.wait(value, Deadline::NEVER))
     }
 
     /// Waits for signal `value`, for at most `timeout`.
@@ -460,9 +460,4 @@ impl fmt::Debug for Event {
             .field("status", &self.status())
             .finish_non_exhaustive()
     }
-}
-
-/// Returns the time at which a timeout ends; `None` if the clock cannot show it.
-fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
 }

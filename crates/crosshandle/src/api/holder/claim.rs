@@ -4,8 +4,8 @@ use super::client::{HeldName, Holder, new_request, senseless};
 use super::message::{Answer, Question};
 use super::tuning::CLAIM_INTERVAL;
 use crate::error::{Error, HolderFault, Result};
-use std::thread;
-use std::time::{Duration, Instant};
+use crate::types::Deadline;
+use std::time::Duration;
 
 /// How a name is to be claimed.
 #[derive(Clone, Debug, Default)]
@@ -88,8 +88,7 @@ impl Holder {
     /// holder, nothing has the name, or the name's token was not shown.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Lease> {
         let request = new_request()?;
-        // A clock has an end.
-        let deadline = Instant::now() + options.wait.min(Duration::from_secs(1 << 32));
+        let deadline = Deadline::after(options.wait);
         loop {
             let question = Question::Claim {
                 name: name.to_owned(),
@@ -105,8 +104,8 @@ impl Holder {
                     });
                 }
                 Ok(_) => return Err(senseless()),
-                Err(error) if is_fenced(&error) && Instant::now() < deadline => {
-                    thread::sleep(CLAIM_INTERVAL);
+                Err(error) if is_fenced(&error) && !deadline.is_over() => {
+                    deadline.sleep(CLAIM_INTERVAL);
                 }
                 Err(error) => {
                     if error.is_timeout() || is_fenced(&error) {

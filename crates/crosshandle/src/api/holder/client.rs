@@ -11,12 +11,13 @@ use crate::ipc::broker::{PeerPolicy, address, control_path};
 use crate::os::process;
 use crate::os::socket::{self, Granted, Guard, Received};
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
+use crate::types::Deadline;
 use crate::types::report::ObjectKind;
 use rustix::io::Errno;
 use std::fmt;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A holder, as programs see it: it is asked for names, and takes memory over. Cheap to clone; any thread
 /// may use it. Each call connects anew, and goes on with the successor if the holder dies meanwhile.
@@ -434,8 +435,7 @@ impl Holder {
         if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(Error::invalid("the names, tokens and labels are too long"));
         }
-        // A clock has an end.
-        let deadline = Instant::now() + self.timeout.min(Duration::from_secs(1 << 32));
+        let deadline = Deadline::after(self.timeout);
         let mut attempts = 0;
         loop {
             match self.ask_once(&bytes, deadline) {
@@ -463,7 +463,7 @@ impl Holder {
         }
     }
 
-    fn ask_once(&self, request: &[u8], deadline: Instant) -> Result<Answer, Errno> {
+    fn ask_once(&self, request: &[u8], deadline: Deadline) -> Result<Answer, Errno> {
         let stream = PeerStream::new(self.connect(deadline)?, Guard::Look, ());
         if !self.peers.admits(socket::peer(&stream)?.uid) {
             return Err(Errno::PERM);
@@ -475,7 +475,7 @@ impl Holder {
         }
         let mut buffer = vec![0; MAX_MESSAGE_BYTES + LIST_SLACK];
         let received: Received<Granted<PeerDescriptor>> =
-            socket::receive_until(&stream, &mut buffer, 0, Some(deadline))?;
+            socket::receive_until(&stream, &mut buffer, 0, deadline)?;
         let len = match received {
             Received::Message(len, _) => len,
             Received::Unwanted => return Err(Errno::PROTO),
@@ -485,9 +485,9 @@ impl Holder {
     }
 
     /// Connects to the first holder that there is ([`Errno::NOENT`]: there is none).
-    fn connect(&self, deadline: Instant) -> Result<std::os::fd::OwnedFd, Errno> {
+    fn connect(&self, deadline: Deadline) -> Result<std::os::fd::OwnedFd, Errno> {
         for directory in address::directories(self.socket_dir.as_deref()) {
-            match socket::connect(&control_path(&directory), Some(deadline)) {
+            match socket::connect(&control_path(&directory), deadline) {
                 Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::ACCESS) => {}
                 result => return result,
             }

@@ -49,6 +49,7 @@ use crate::os::process;
 use crate::sync::{Mutex, MutexGuard};
 use crate::threads::backoff::Backoff;
 use crate::threads::{background, driver_jobs};
+use crate::types::Deadline;
 use crate::types::QueueOrder;
 use host_function::HostFunctions;
 use in_flight::Pending;
@@ -391,7 +392,7 @@ impl BackendQueue for CudaQueue {
         Ok(())
     }
 
-    fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+    fn finish(&self, deadline: Deadline) -> Result<()> {
         check_fork()?;
         let start = Instant::now();
         let backoff = Backoff::new(FINISH_SLEEP_SHORTEST, FINISH_SLEEP_LONGEST);
@@ -404,7 +405,7 @@ impl BackendQueue for CudaQueue {
                 }
                 asked = now;
             }
-            if deadline.is_some_and(|deadline| now >= deadline) {
+            if deadline.is_over() {
                 return Err(Error::TimedOut("waiting for a queue"));
             }
             if now - start < FINISH_SPIN {
@@ -412,8 +413,7 @@ impl BackendQueue for CudaQueue {
                 continue;
             }
             let delay = backoff.delay();
-            let left = deadline.map_or(delay, |deadline| deadline - now);
-            std::thread::sleep(delay.min(left));
+            deadline.sleep(delay);
         }
         self.0.functions.take_error().map_or(Ok(()), Err)
     }

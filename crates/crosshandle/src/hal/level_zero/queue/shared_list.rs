@@ -27,12 +27,12 @@ use crate::ipc::{EventCore, Profile};
 use crate::os::process;
 use crate::sync::{Condvar, Mutex};
 use crate::threads::ThreadKind;
+use crate::types::Deadline;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// A shared list, until its queue is dropped. Its thread goes on until all commands have ended.
 pub(super) struct SharedList(Arc<Inner>);
@@ -91,7 +91,7 @@ pub(super) struct SharedPosition {
 impl SharedPosition {
     /// Waits until the list is past the place, and all commands before have ended; returns `false`
     /// at the deadline.
-    pub(super) fn wait(&self, deadline: Option<Instant>) -> bool {
+    pub(super) fn wait(&self, deadline: Deadline) -> bool {
         self.list.completed.wait(self.count, deadline)
     }
 }
@@ -404,7 +404,7 @@ impl Inner {
 
 /// Waits for all signals, and returns the first failure.
 fn wait_for_signals(waits: &[WaitPoint]) -> Result<()> {
-    let wait_for = |wait: &WaitPoint| wait.event.wait(wait.number, None);
+    let wait_for = |wait: &WaitPoint| wait.event.wait(wait.number, Deadline::NEVER);
     waits.iter().map(wait_for).fold(Ok(()), Result::and)
 }
 
