@@ -173,13 +173,14 @@ pub use handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;
+pub use sync::Deadline;
 pub use types::{
     Access, Addressing, AffinityDomain, AllocationOptions, Capabilities, ChannelOrder, ChannelType,
-    Deadline, DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind,
-    ImageLimits, ImagePart, KernelArguments, KernelLimits, KernelParameter, KernelProperties,
-    LaunchShape, MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits,
-    Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling,
-    SharedBytes, TypedSlice, ViewLimits,
+    DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits,
+    ImagePart, KernelArguments, KernelLimits, KernelParameter, KernelProperties, LaunchShape,
+    MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits, Pitches, Pod,
+    ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling, SharedBytes,
+    TypedSlice, ViewLimits,
 };
 /// The crate whose traits make a type [plain data](Pod).
 pub use zerocopy;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::event_protocol::Outcome;
 use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crate::handle::BackendKind;
-use crate::types::Deadline;
+use crate::sync::Deadline;
 use crate::types::{NativeObject, QueueOrder};
 use std::fmt;
 use std::mem;

@@ -126,7 +126,7 @@ pub(crate) use wait_list::{WaitList, WaitPoint};
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DRIVER_HANDLE_SIZE, DeviceUuid};
 use crate::ipc::{BackendBlob, DriverEvents, Import, Shared};
-use crate::types::Deadline;
+use crate::sync::Deadline;
 use crate::types::{
     Access, Address, AffinityDomain, DeviceInfo, ImageLimits, KernelArguments, KernelLimits,
     KernelProperties, MemoryKind, NativeRuntime, Ownership, Partition, PartitionLimits,

@@ -210,7 +210,7 @@ impl<T: Send + 'static> Drop for PeerStream<T> {
 mod tests {
     use super::*;
     use crate::os::memfd;
-    use crate::types::Deadline;
+    use crate::sync::Deadline;
     use rustix::io::{Errno, write};
     use rustix::net::sockopt;
     use std::net::{TcpListener, TcpStream};

@@ -6,8 +6,7 @@
 use super::background;
 use super::tuning::DRIVER_JOB_WAIT;
 use crate::os::process;
-use crate::sync::{Condvar, Mutex};
-use crate::types::Deadline;
+use crate::sync::{Condvar, Deadline, Mutex};
 use std::collections::BTreeSet;
 
 struct Unfinished {

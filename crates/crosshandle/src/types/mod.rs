@@ -2,7 +2,6 @@
 
 mod address;
 pub(crate) mod byte_range;
-mod deadline;
 mod device_info;
 mod image;
 mod kernel;
@@ -18,7 +17,6 @@ pub(crate) mod report;
 pub(crate) mod shared_bytes;
 
 pub(crate) use address::Address;
-pub use deadline::Deadline;
 pub(crate) use device_info::known;
 pub use device_info::{
     AffinityDomain, Capabilities, DeviceInfo, KernelLimits, Partition, PartitionLimits,

@@ -21,6 +21,8 @@ use std::time::Instant;
 /// What the parts of a model are for.
 const DATA: &str = "data";
 const MANIFEST: &str = "manifest";
+/// Bytes of the longest manifest that the store reads.
+const MAX_MANIFEST_BYTES: usize = 256 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -82,14 +84,15 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
             args.from, args.name
         ))
     };
-    let mut text = vec![0; listing.len()];
-    listing.read(0, &mut text).map_err(failed)?;
+    let text = read_listing(listing)?;
     let hash = blake3::hash(&text);
     if let Some(expected) = args.expect.filter(|expected| *expected != hash) {
         return Err(wrong(format!("its hash is {hash}, not {expected}")));
     }
     let manifest: Manifest = serde_json::from_slice(&text)
         .map_err(|error| wrong(format!("its manifest cannot be read: {error}")))?;
+    let is_on_host = args.device == "host";
+    check_memory(&manifest, data, is_on_host).map_err(wrong)?;
     let file = fetch(data, &manifest)?;
     let mut store = Store::new();
     if let Some(directory) = &settings.socket_dir {
@@ -121,6 +124,49 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// Reads the manifest. Takes memory as the bytes come, whatever length the other host claims.
+fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
+    if listing.len() > MAX_MANIFEST_BYTES {
+        return Err(Failure::error(format!(
+            "its manifest claims {}; none is longer than {}",
+            bytes(listing.len() as u64),
+            bytes(MAX_MANIFEST_BYTES as u64)
+        )));
+    }
+    let mut text = Vec::new();
+    let mut chunk = vec![0; FILE_CHUNK_BYTES];
+    for start in (0..listing.len()).step_by(FILE_CHUNK_BYTES) {
+        let part = &mut chunk[..FILE_CHUNK_BYTES.min(listing.len() - start)];
+        listing.read(start, part).map_err(failed)?;
+        text.extend_from_slice(part);
+    }
+    Ok(text)
+}
+
+/// Checks that the tensors lie inside of the model's memory, and that this host has memory for them: for the copy
+/// that comes, and with `is_on_host` for the one that the holder keeps.
+fn check_memory(
+    manifest: &Manifest,
+    from: &RemoteMemory,
+    is_on_host: bool,
+) -> std::result::Result<(), String> {
+    let mut total = 0u64;
+    for (name, tensor) in &manifest.tensors {
+        let end = tensor.offset.checked_add(tensor.bytes);
+        if end.is_none_or(|end| end > from.len() as u64) {
+            return Err(format!("its tensor {name:?} is not inside of its memory"));
+        }
+        total = total.saturating_add(tensor.bytes);
+    }
+    let needed = total.saturating_mul(1 + u64::from(is_on_host));
+    match crosshandle::memory_limit() {
+        Some(limit) if limit.headroom < needed => {
+            Err(format!("it needs {} of memory: {limit}", bytes(needed)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Copies a model's tensors into a file of safetensors in memory.
 fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
     let mut tensors: Vec<_> = manifest.tensors.iter().collect();
@@ -150,7 +196,7 @@ fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
         .context(doing)?;
     file.write_all(header.as_bytes()).context(doing)?;
     let progress = Progress::bytes(end, "pulling");
-    let mut chunk = vec![0; FILE_CHUNK_BYTES.min(from.len())];
+    let mut chunk = vec![0; FILE_CHUNK_BYTES];
     for (_, tensor) in tensors {
         let mut at = tensor.offset;
         let last = at.saturating_add(tensor.bytes);

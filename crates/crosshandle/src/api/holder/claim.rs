@@ -4,7 +4,7 @@ use super::client::{HeldName, Holder, new_request, senseless};
 use super::message::{Answer, Question};
 use super::tuning::CLAIM_INTERVAL;
 use crate::error::{Error, HolderFault, Result};
-use crate::types::Deadline;
+use crate::sync::Deadline;
 use std::time::Duration;
 
 /// How a name is to be claimed.

@@ -2,11 +2,12 @@
 
 use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crate::error::Error;
+use crate::handle::Bounded;
 use crate::ipc::broker::address;
 use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
 use crate::os::socket::{self, FEW_DESCRIPTORS, Granted, Guard, Received};
+use crate::sync::Deadline;
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
-use crate::types::Deadline;
 use crate::types::report::ProcessReport;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
@@ -274,11 +275,8 @@ fn read(file: OwnedFd) -> Result<ProcessReport, Error> {
     let len = fstat(&file)
         .map_err(Error::os("asking for the length of a report"))?
         .st_size;
-    let len = u64::try_from(len).unwrap_or(u64::MAX);
-    if len > MAX_REPORT_BYTES {
-        return Err(Error::Protocol("its report is too long"));
-    }
-    let mut bytes = vec![0; len as usize];
+    let bytes = Bounded::<MAX_REPORT_BYTES>::new(len).and_then(Bounded::zeros);
+    let mut bytes = bytes.ok_or(Error::Protocol("its report is too long"))?;
     let mut read = 0;
     while read < bytes.len() {
         // Not from the descriptor's own position, which whoever has it too can move.

@@ -1,6 +1,6 @@
 //! The deadline of one open.
 
-use crate::types::Deadline;
+use crate::sync::Deadline;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@ use crate::error::{Error, PeerDeath, Result};
 use crate::event_protocol::{FailureReason, Liveness, Outcome, Owner, Target, WaitError, WaitMode};
 use crate::ipc::chunks::Sleeper;
 use crate::os::{process, sleepers};
-use crate::types::Deadline;
+use crate::sync::Deadline;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -288,7 +288,7 @@ fn a_driver_makes_no_descriptors_that_cannot_be_sent() {
         .into_iter()
         .find(|path| path.extension().is_some_and(|end| end == "sock"));
     let path = path.expect("its socket");
-    let until = crate::types::Deadline::after(DEADLINE);
+    let until = crate::sync::Deadline::after(DEADLINE);
     let stream = socket::connect(&path, until).unwrap();
     let attach = Request::Attach {
         context: exporter.number(),

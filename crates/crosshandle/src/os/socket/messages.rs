@@ -4,7 +4,7 @@ use super::{Guard, look, wait_until};
 use crate::os::is_planted;
 use crate::os::lock::last_error;
 use crate::os::tuning::MAX_SOCKET_TIMEOUT;
-use crate::types::Deadline;
+use crate::sync::Deadline;
 use rustix::event::PollFlags;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{

@@ -24,7 +24,7 @@ pub(crate) use messages::{
 
 use super::lock::last_error;
 use super::tuning::MAX_SOCKET_TIMEOUT;
-use crate::types::Deadline;
+use crate::sync::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{

@@ -46,10 +46,9 @@ use super::tuning::{
 use crate::error::{Error, Result};
 use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
 use crate::os::process;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Deadline, Mutex, MutexGuard};
 use crate::threads::backoff::Backoff;
 use crate::threads::{background, driver_jobs};
-use crate::types::Deadline;
 use crate::types::QueueOrder;
 use host_function::HostFunctions;
 use in_flight::Pending;

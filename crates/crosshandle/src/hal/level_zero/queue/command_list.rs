@@ -49,9 +49,8 @@ use crate::hal::level_zero::tuning::{MAX_UNAWAITED_COMMANDS, QUEUE_DROP_TIMEOUT}
 use crate::hal::{Submission, Work};
 use crate::ipc::{EventCore, Profile};
 use crate::os::process;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Deadline, Mutex, MutexGuard};
 use crate::threads::ThreadKind;
-use crate::types::Deadline;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;

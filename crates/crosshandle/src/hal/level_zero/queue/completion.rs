@@ -1,7 +1,7 @@
 //! Completion counts and flags, by which lists tell other threads that commands have ended.
 
+use crate::sync::Deadline;
 use crate::sync::{Condvar, Mutex};
-use crate::types::Deadline;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A count of ended commands that threads can wait for.

@@ -2,8 +2,7 @@
 
 use crate::hal::level_zero::tuning::CONTEXT_DROP_TIMEOUT;
 use crate::os::process;
-use crate::sync::Mutex;
-use crate::types::Deadline;
+use crate::sync::{Deadline, Mutex};
 use std::cell::Cell;
 use std::thread::{self, JoinHandle, ThreadId};
 

@@ -13,7 +13,7 @@ use crate::hal::level_zero::tuning::{
 };
 use crate::hal::{WaitList, WaitPoint, Work};
 use crate::ipc::Profile;
-use crate::types::Deadline;
+use crate::sync::Deadline;
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 use std::sync::Arc;

@@ -19,8 +19,7 @@ use super::tuning::{FENCE_WAIT_SLICE, IDLE_CHECK_TIMEOUT, MAX_LISTS, MAX_UNBLOCK
 use crate::error::{Error, Result};
 use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
 use crate::os::process;
-use crate::sync::Mutex;
-use crate::types::Deadline;
+use crate::sync::{Deadline, Mutex};
 use crate::types::QueueOrder;
 use command_list::CommandList;
 use completion::CompletionFlag;

@@ -13,9 +13,8 @@ use crate::ipc::broker::protocol::{
 use crate::ipc::broker::sweep;
 use crate::ipc::tuning::{ANSWER_SPIN, DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
 use crate::os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Deadline, Mutex};
 use crate::threads::disposer::{PeerDescriptor, PeerStream, dispose};
-use crate::types::Deadline;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

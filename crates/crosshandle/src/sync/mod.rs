@@ -1,12 +1,14 @@
-//! Locks that a panic does not poison, and a map that needs no random bytes.
+//! Locks that a panic does not poison, deadlines, and a map that needs no random bytes.
 //!
 //! No code of this library panics while it holds a lock whose value is inconsistent, and the
 //! program's code runs without locks. So poison would tell nothing, and each place that locks would
 //! have to say so.
 
+mod deadline;
+
+pub use deadline::Deadline;
 pub(crate) use std::sync::MutexGuard;
 
-use crate::types::Deadline;
 use std::collections;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{self, PoisonError, TryLockError};
@@ -108,7 +110,7 @@ impl Condvar {
     ) -> MutexGuard<'a, T> {
         match deadline.remaining() {
             None => self.wait(guard),
-            Some(left) => self.wait_timeout(guard, left.min(LONGEST_WAIT)).0,
+            Some(left) => self.wait_timeout(guard, countable(left)).0,
         }
     }
 
@@ -122,13 +124,15 @@ impl Condvar {
     ) -> (MutexGuard<'a, T>, bool) {
         match deadline.remaining() {
             None => (self.wait_while(guard, condition), false),
-            Some(left) => self.wait_timeout_while(guard, left.min(LONGEST_WAIT), condition),
+            Some(left) => self.wait_timeout_while(guard, countable(left), condition),
         }
     }
 }
 
-/// The longest time that the clock of a condition variable can count for sure.
-const LONGEST_WAIT: Duration = Duration::from_secs(1 << 32);
+/// Limits a time to what the clock of a condition variable can count.
+fn countable(time: Duration) -> Duration {
+    time.min(Duration::from_secs(1 << 32))
+}
 
 /// A lock for which a thread waits no longer than it wants to.
 #[derive(Default, Debug)]
