@@ -21,8 +21,6 @@ use std::time::Instant;
 /// What the parts of a model are for.
 const DATA: &str = "data";
 const MANIFEST: &str = "manifest";
-/// Bytes of the longest manifest that the store reads.
-const MAX_MANIFEST_BYTES: usize = 256 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -89,10 +87,9 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     if let Some(expected) = args.expect.filter(|expected| *expected != hash) {
         return Err(wrong(format!("its hash is {hash}, not {expected}")));
     }
-    let manifest: Manifest = serde_json::from_slice(&text)
-        .map_err(|error| wrong(format!("its manifest cannot be read: {error}")))?;
+    let manifest = Manifest::read(&text, data.len() as u64).map_err(wrong)?;
     let is_on_host = args.device == "host";
-    check_memory(&manifest, data, is_on_host).map_err(wrong)?;
+    check_memory(&manifest, is_on_host).map_err(wrong)?;
     let file = fetch(data, &manifest)?;
     let mut store = Store::new();
     if let Some(directory) = &settings.socket_dir {
@@ -126,11 +123,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 
 /// Reads the manifest. Takes memory as the bytes come, whatever length the other host claims.
 fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
-    if listing.len() > MAX_MANIFEST_BYTES {
+    if listing.len() > Manifest::MAX_BYTES {
         return Err(Failure::error(format!(
             "its manifest claims {}; none is longer than {}",
             bytes(listing.len() as u64),
-            bytes(MAX_MANIFEST_BYTES as u64)
+            bytes(Manifest::MAX_BYTES as u64)
         )));
     }
     let mut text = Vec::new();
@@ -143,21 +140,11 @@ fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Checks that the tensors lie inside of the model's memory, and that this host has memory for them: for the copy
-/// that comes, and with `is_on_host` for the one that the holder keeps.
-fn check_memory(
-    manifest: &Manifest,
-    from: &RemoteMemory,
-    is_on_host: bool,
-) -> std::result::Result<(), String> {
-    let mut total = 0u64;
-    for (name, tensor) in &manifest.tensors {
-        let end = tensor.offset.checked_add(tensor.bytes);
-        if end.is_none_or(|end| end > from.len() as u64) {
-            return Err(format!("its tensor {name:?} is not inside of its memory"));
-        }
-        total = total.saturating_add(tensor.bytes);
-    }
+/// Checks that this host has memory for a model: for the copy that comes, and with `is_on_host` for the one that
+/// the holder keeps.
+fn check_memory(manifest: &Manifest, is_on_host: bool) -> std::result::Result<(), String> {
+    let sizes = manifest.tensors.values().map(|tensor| tensor.bytes);
+    let total = sizes.fold(0, u64::saturating_add);
     let needed = total.saturating_mul(1 + u64::from(is_on_host));
     match crosshandle::memory_limit() {
         Some(limit) if limit.headroom < needed => {
