@@ -99,6 +99,9 @@ impl Manifest {
     }
 
     /// Reads a manifest for memory of `bytes` bytes. Anybody may have written it, so all of it is checked.
+    ///
+    /// # Errors
+    /// What is wrong with it.
     pub fn read(text: &[u8], bytes: u64) -> Result<Self, String> {
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| format!("its manifest: {error}"))?;

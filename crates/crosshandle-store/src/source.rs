@@ -3,17 +3,18 @@
 use crate::error::{Error, Result};
 use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
 use crate::{Hash, LoadOptions};
+use crosshandle::handle::Bounded;
 use crosshandle::{MemoryRange, SharedBytes};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, FileType, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest header of a file, as the format has it.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// A tensor in the program's own memory.
 #[derive(Clone, Debug)]
@@ -92,20 +93,20 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others, beside
-    /// it. The options say whether tensors are read past the page cache, and have more metadata.
+    /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others next to it, and a
+    /// directory stands for the checkpoint in it ([`files_of`]). The options say whether tensors are read past the page
+    /// cache, and have more metadata.
     pub(crate) fn of_files(paths: &[PathBuf], options: &LoadOptions) -> Result<Self> {
         let mut source = Self {
             is_direct: options.is_direct,
             ..Self::empty()
         };
         for path in paths {
-            match path
-                .extension()
-                .is_some_and(|extension| extension == "json")
-            {
-                true => source.add_index(path)?,
-                false => drop(source.add_file(path)?),
+            match path.is_dir() {
+                true => files_of(path)?
+                    .iter()
+                    .try_for_each(|file| source.add_path(file))?,
+                false => source.add_path(path)?,
             }
         }
         Ok(source.with(&options.metadata))
@@ -195,8 +196,12 @@ impl<'a> Source<'a> {
         origin: usize,
         from: u64,
     ) -> Result<(), String> {
-        let to = self.bytes.next_multiple_of(ALIGNMENT);
         let len = info.bytes;
+        // A tensor without elements takes no place. The end of the memory could be before the next multiple.
+        let to = match len {
+            0 => 0,
+            _ => self.bytes.next_multiple_of(ALIGNMENT),
+        };
         let end = to.checked_add(len).filter(|end| *end <= isize::MAX as u64);
         let end = end.ok_or("the tensors have more bytes than can be addressed")?;
         let info = TensorInfo { offset: to, ..info };
@@ -217,6 +222,13 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
+    fn add_path(&mut self, path: &Path) -> Result<()> {
+        match has_extension(path, "json") {
+            true => self.add_index(path),
+            false => self.add_file(path).map(drop),
+        }
+    }
+
     fn add_index(&mut self, path: &Path) -> Result<()> {
         let format = |why: String| Error::Format {
             path: path.to_owned(),
@@ -224,7 +236,9 @@ impl<'a> Source<'a> {
         };
         let file = open(path)?;
         let mut text = Vec::new();
-        let read = file.take(MAX_HEADER_BYTES + 1).read_to_end(&mut text);
+        let read = file
+            .take(MAX_HEADER_BYTES as u64 + 1)
+            .read_to_end(&mut text);
         read.map_err(|source| io(path, source))?;
         let index: Index = serde_json::from_slice(&text)
             .map_err(|error| format(format!("it is no index of a checkpoint: {error}")))?;
@@ -272,14 +286,14 @@ impl<'a> Source<'a> {
         file.read_exact_at(&mut size, 0)
             .map_err(|source| io(path, source))?;
         let size = u64::from_le_bytes(size);
-        if size > MAX_HEADER_BYTES || size > len - 8 {
+        let header = Bounded::<MAX_HEADER_BYTES>::new(size).filter(|_| size <= len - 8);
+        let Some(mut header) = header.and_then(Bounded::zeros) else {
             return Err(format(
                 "it is no file of safetensors: its header would be longer than the file or the format's \
                  limit"
                     .into(),
             ));
-        }
-        let mut header = vec![0; size as usize];
+        };
         file.read_exact_at(&mut header, 8)
             .map_err(|source| io(path, source))?;
         let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
@@ -463,8 +477,80 @@ fn io(path: &Path, source: std::io::Error) -> Error {
     }
 }
 
+fn has_extension(path: &Path, wanted: &str) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == wanted)
+}
+
+/// The index of a checkpoint in a directory that has several.
+const USUAL_INDEX: &str = "model.safetensors.index.json";
+
+/// Returns the files of the checkpoint in a directory: its one index, or the usual one of several, or else all files
+/// that end in `.safetensors`, in the order of their names.
+fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).map_err(|source| io(directory, source))?;
+    let (mut indices, mut files) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let path = entry.map_err(|source| io(directory, source))?.path();
+        if path.to_string_lossy().ends_with(".safetensors.index.json") {
+            indices.push(path);
+        } else if has_extension(&path, "safetensors") {
+            files.push(path);
+        }
+    }
+    let usual = directory.join(USUAL_INDEX);
+    if indices.contains(&usual) {
+        return Ok(vec![usual]);
+    }
+    match indices.len() {
+        0 if files.is_empty() => Err(Error::Format {
+            path: directory.to_owned(),
+            why: "the directory has neither an index nor a file of safetensors".into(),
+        }),
+        0 => {
+            files.sort();
+            Ok(files)
+        }
+        1 => Ok(indices),
+        _ => Err(Error::Format {
+            path: directory.to_owned(),
+            why: format!("it has several indices, none of which is {USUAL_INDEX}: name one"),
+        }),
+    }
+}
+
 fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|source| io(path, source))
+    open_with(path, OFlags::empty())
+}
+
+/// Opens a file without ever waiting: a FIFO would have its reader wait for a writer.
+fn open_with(path: &Path, flags: OFlags) -> Result<File> {
+    let flags = (flags | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.cast_signed())
+        .open(path);
+    let file = opened.map_err(|source| io(path, source))?;
+    let kind = file
+        .metadata()
+        .map_err(|source| io(path, source))?
+        .file_type();
+    match kind.is_file() {
+        true => Ok(file),
+        false => Err(Error::Format {
+            path: path.to_owned(),
+            why: format!("a model is in regular files, and this is {}", kind_of(kind)),
+        }),
+    }
+}
+
+fn kind_of(kind: FileType) -> &'static str {
+    match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    }
 }
 
 /// Bytes that offsets and addresses of reads past the page cache are multiples of: a page, which is enough for every
@@ -472,9 +558,7 @@ fn open(path: &Path) -> Result<File> {
 const DIRECT_ALIGNMENT: usize = 4096;
 
 fn open_direct(path: &Path) -> Result<File> {
-    let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    opened.map_err(|source| io(path, source))
+    open_with(path, OFlags::DIRECT)
 }
 
 /// Reads from a file that takes aligned reads only.
@@ -482,7 +566,9 @@ fn read_direct(file: &File, into: SharedBytes<'_>, from: u64, path: &Path) -> Re
     let skipped = from as usize % DIRECT_ALIGNMENT;
     let wanted = skipped + into.len();
     let whole = wanted.next_multiple_of(DIRECT_ALIGNMENT);
-    let mut buffer = vec![0; whole + DIRECT_ALIGNMENT];
+    // Of the part that is read at once, which this process chose.
+    let buffer = Bounded::<{ usize::MAX }>::new(whole + DIRECT_ALIGNMENT).and_then(Bounded::zeros);
+    let mut buffer = buffer.ok_or_else(|| io(path, std::io::ErrorKind::OutOfMemory.into()))?;
     let start = buffer.as_ptr().align_offset(DIRECT_ALIGNMENT);
     let aligned = &mut buffer[start..start + whole];
     let mut done = 0;

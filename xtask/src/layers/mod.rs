@@ -220,7 +220,7 @@ impl Checkout {
                 syn::parse_file(text).map_or_else(|_| Vec::new(), |file| sizes::check(&file));
             found
                 .into_iter()
-                .map(|(line, message)| Fault::new(path, line, message))
+                .map(move |(line, message)| Fault::new(path, line, message))
         });
         found.collect()
     }

@@ -58,6 +58,12 @@ impl Deadline {
         self.end.map(left)
     }
 
+    /// Returns the remaining time as a timeout: [`Duration::MAX`] if the deadline never expires.
+    #[inline]
+    pub fn timeout(self) -> Duration {
+        self.remaining().unwrap_or(Duration::MAX)
+    }
+
     /// Returns the remaining time, but no more than `most`: for a step that looks again after that.
     #[inline]
     pub fn remaining_within(self, most: Duration) -> Duration {

@@ -5,6 +5,7 @@ use super::message::{Answer, Question};
 use super::tuning::CLAIM_INTERVAL;
 use crate::error::{Error, HolderFault, Result};
 use crate::sync::Deadline;
+use crate::threads::background;
 use std::time::Duration;
 
 /// How a name is to be claimed.
@@ -28,7 +29,9 @@ impl ClaimOptions {
         self
     }
 
-    /// Sets how long to wait until the writer before has provably ended (default: not at all).
+    /// Sets how long to wait until the writer before has provably ended (default: not at all). A claim that waits also
+    /// gets the holder's answer within this time. One that does not wait gives the holder its
+    /// [`timeout`](Holder::timeout).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
@@ -90,12 +93,16 @@ impl Holder {
         let request = new_request()?;
         let deadline = Deadline::after(options.wait);
         loop {
+            let asked = match options.wait.is_zero() {
+                true => self.clone(),
+                false => self.within(deadline.timeout()),
+            };
             let question = Question::Claim {
                 name: name.to_owned(),
                 forces: options.forces,
                 request,
             };
-            match self.ask(question) {
+            match asked.ask(question) {
                 Ok(Answer::Claimed(entry)) => {
                     return Ok(Lease {
                         holder: self.clone(),
@@ -110,9 +117,10 @@ impl Holder {
                 Err(error) => {
                     if error.is_timeout() || is_fenced(&error) {
                         // The holder may have let this process in since; it would keep others out.
-                        let _ = self.done(Question::EndClaim {
-                            name: name.to_owned(),
-                            request,
+                        let (holder, name) = (self.clone(), name.to_owned());
+                        // The holder may be stopped, and the caller's time is over.
+                        background::run_blocking(move || {
+                            let _ = holder.done(Question::EndClaim { name, request });
                         });
                     }
                     return Err(error);

@@ -16,7 +16,6 @@ use crate::types::report::ObjectKind;
 use rustix::io::Errno;
 use std::fmt;
 use std::path::PathBuf;
-use std::thread;
 use std::time::Duration;
 
 /// A holder, as programs see it: it is asked for names, and takes memory over. Cheap to clone; any thread
@@ -209,7 +208,7 @@ impl Holder {
         self
     }
 
-    /// Sets how long to wait for an answer (default: 30 s).
+    /// Sets how long a call may wait for the holder (default: 30 s), however many questions the call takes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -355,9 +354,11 @@ impl Holder {
     /// [`Error::Holder`] if there is no holder.
     pub fn list(&self) -> Result<Vec<HeldName>> {
         let mut all: Vec<HeldName> = Vec::new();
+        let deadline = Deadline::after(self.timeout);
         loop {
-            let after = all.last().map(|last| last.name.clone());
-            let Answer::Listed { names, more } = self.ask(Question::List { after })? else {
+            let last = all.last().map(|last| last.name.clone());
+            let question = Question::List { after: last };
+            let Answer::Listed { names, more } = self.ask_until(question, deadline)? else {
                 return Err(senseless());
             };
             let is_done = !more || names.is_empty();
@@ -426,6 +427,10 @@ impl Holder {
 
     /// Asks a question, again if the holder dies meanwhile. All questions may be asked twice.
     pub(super) fn ask(&self, question: Question) -> Result<Answer> {
+        self.ask_until(question, Deadline::after(self.timeout))
+    }
+
+    fn ask_until(&self, question: Question, deadline: Deadline) -> Result<Answer> {
         let request = Request {
             protocol: PROTOCOL,
             token: self.token.clone(),
@@ -435,13 +440,12 @@ impl Holder {
         if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(Error::invalid("the names, tokens and labels are too long"));
         }
-        let deadline = Deadline::after(self.timeout);
         let mut attempts = 0;
         loop {
             match self.ask_once(&bytes, deadline) {
                 Err(Errno::PIPE | Errno::CONNRESET) if attempts < MAX_RECONNECTS => {
                     attempts += 1;
-                    thread::sleep(RECONNECT_INTERVAL);
+                    deadline.sleep(RECONNECT_INTERVAL);
                 }
                 Err(Errno::TIMEDOUT) => {
                     return Err(Error::TimedOut("waiting for the holder's answer"));
