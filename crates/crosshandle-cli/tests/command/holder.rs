@@ -330,9 +330,9 @@ fn a_hostile_model_is_not_pulled() {
 
     let device = crosshandle::Device::find("host").expect("the host");
     let options = crosshandle::ContextOptions::new().socket_dir(owner.sockets());
+    let options = options.pooling(false);
     let context = crosshandle::Context::with_options(&device, options).expect("a context");
     let holder = crosshandle::holder::Holder::new().socket_dir(owner.sockets());
-    let data = context.allocate(4096).expect("memory");
     let attack = |name: &str, bytes: u64, tensor: [u64; 3], length: usize| {
         let [offset, len, shape] = tensor;
         let manifest = serde_json::json!({
@@ -343,6 +343,7 @@ fn a_hostile_model_is_not_pulled() {
         manifest.resize(length.max(manifest.len()), b' ');
         let listing = context.allocate(manifest.len()).expect("memory");
         listing.write(0, &manifest).expect("it is written");
+        let data = context.allocate(4096).expect("memory");
         let parts = [("data", &data), ("manifest", &listing)];
         let hold = crosshandle::holder::HoldOptions::new();
         holder.hand_over(name, &parts, hold).expect("it is held");
