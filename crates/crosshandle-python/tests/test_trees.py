@@ -75,7 +75,7 @@ def opened(tree: Any, **options: Any) -> Any:
     return crosshandle.open(crosshandle.share(tree, **options))
 
 
-VALUES = [
+VALUES: list[Any] = [
     None, True, False, 0, -1, 1 << 4000, 1.5, -0.0, math.inf, "", "text \ud800 é\0", b"", b"abc", b"x" * 5000, 1 + 2j, (), [], {},
     (1, (2, [3.0, None])), {"a": None, "": {"b": ()}}, {0: "int", 1.5: "float", None: "none", (1, "a"): "pair", b"k": "bytes"},
     np.float32(1.5), np.int8(-3), np.bool_(True), np.datetime64("2024-02-29", "D"), np.complex64(1 + 1j),
@@ -150,14 +150,15 @@ def test_dicts_of_other_kinds_become_dicts_in_their_order() -> None:
 def test_no_forged_structure_runs_or_breaks_anything() -> None:
     array = crosshandle.zeros(1)
     before = set(sys.modules)
-    for structure in [
+    forged: list[Any] = [
         None, [None, None], {"t": 3}, {"d": [1]}, {"x": 1}, {}, {"t": [], "d": {}}, {"v": [1]}, {"c": [1, 2]}, {"c": [1.0]},
         {"b": "%%%"}, {"b": 3}, {"n": ["O", 8, "AAAAAAAAAAA="]}, {"n": ["object", 8, "AAAAAAAAAAA="]}, {"n": ["float64", 8, "AAAA"]},
         {"n": ["<U0", 0, ""]}, {"k": [[None, 1]]}, {"k": [[[], 1]]}, {"k": [[{"v": 1}]]}, {"k": 3}, {"nt": ["os", "system", ["a"], []]},
         {"nt": ["test_trees", "Point", ["x", "x"], [{"v": 1}, {"v": 2}]]}, {"nt": ["", "", ["1a"], [{"v": 1}]]},
         {"nt": ["", "", ["def"], [{"v": 1}]]}, {"nt": ["", "", ["a=print(1)"], [{"v": 1}]]}, {"dc": [1, 2, [], []]},
         {"dc": ["a", "b", [3], [{"v": 1}]]}, {"f": 3}, {"f": {}}, {"B": 0, "b": ""}, {"t": [None, None, None]},
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for structure in forged:
         with pytest.raises(ValueError):
             _trees.rearrange(json.dumps(structure), [array] if structure is not None else [])
     for text in ("", "nul", "[" * 100_000, '{"t":' * 500 + "[]" + "}" * 500, "9" * 10_000, '{"v":' + "9" * 5000 + "}"):

@@ -207,7 +207,7 @@ def arrange(value: Any, leaves: Any) -> Any:
         batches = _batches(table, buffers)
         arrays = _shared(buffers)
     except ValueError:
-        if not leaves.copy:
+        if not leaves.copies:
             raise ValueError(
                 "pass copy=True to share a copy of this table: some of its columns are in memory that no other process can reach"
             ) from None
@@ -385,7 +385,7 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
         raise ValueError("it has lengths that cannot be")
     # Positions that readers follow: every buffer but the map of nulls and the values.
     followed = {1} if is_followed else _followed(pyarrow, kind)
-    buffers = []
+    buffers: list[Any] = []
     for place, size in enumerate(places):
         if size is None:
             buffers.append(None)

@@ -7,7 +7,7 @@ import builtins
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, Union, overload
 
 from . import _crosshandle as _rust
 from . import _trees
@@ -103,6 +103,18 @@ class Bundle:
             raise ValueError("this bundle was released")
         return self._data
 
+    def to_bytes(self) -> bytes:
+        """The bytes to send, which are `bytes(bundle)`.
+
+        >>> array = crosshandle.zeros(3)
+        >>> crosshandle.open(crosshandle.share(array).to_bytes()).shape
+        (3,)
+        """
+        return bytes(self)
+
+    def __len__(self) -> int:
+        return len(bytes(self))
+
     def release(self) -> None:
         """Lets go of the arrays."""
         self._arrays = self._table = self._event = None
@@ -165,7 +177,11 @@ def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[An
 
 
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
-    """Packs an array, or a tree of lists, tuples and dicts of arrays, for other processes.
+    """Packs an array, a table, or a tree of these, for other processes.
+
+    A tree is made of lists, tuples, dicts, named tuples and dataclasses. Its leaves are arrays, tables, `None`, numbers,
+    strings and bytes. A table is a DataFrame or Series of pandas or Polars, a table, record batch or array of Arrow, or an
+    array or dataset of xarray. It opens as a `Frame`.
 
     An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__`,
     `__sycl_usm_array_interface__` or `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in
@@ -175,7 +191,12 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     opened it do after that.
 
     `event`: its latest signal says when the bytes are there. Whatever takes the opened arrays waits for it.
-    Who opens the bundle of `read_only=True` can read only; arrays of JAX are always shared so.
+    Who opens the bundle of `read_only=True` can read only; arrays of JAX and tables are always shared so.
+
+    >>> array = crosshandle.zeros(3)
+    >>> data = bytes(crosshandle.share({"weights": array, "step": 7}))
+    >>> crosshandle.open(data)["step"]
+    7
     """
     leaves = _trees.Leaves(tree, copy)
     structure = _trees.arrange(tree, leaves)
@@ -200,12 +221,22 @@ def open_read_only(data: bytes) -> Any:
     return open(data, writable=False)
 
 
+@overload
+def open(data: EventHandle, *, context: Context | None = None, writable: bool = True) -> Event: ...
+@overload
+def open(data: MemoryHandle, *, context: Context | None = None, writable: bool = True) -> Memory: ...
+@overload
+def open(data: PhysicalMemoryHandle, *, context: Context | None = None, writable: bool = True) -> PhysicalMemory: ...
+@overload
+def open(
+    data: Bundle | bytes | bytearray | memoryview | str, *, context: Context | None = None, writable: bool = True
+) -> Any: ...
 def open(data: Any, *, context: Context | None = None, writable: bool = True) -> Any:
     """Opens what another process has sent: a bundle's bytes or a handle, as bytes or text. A text that is no handle's is
     the name of a model that a holder has: it is opened as `crosshandle.store.open` does.
 
-    Returns what was shared: an array or a tree of arrays, memory, physical memory, or an event. Each is opened in
-    `context`, or in the default context of its device. What is read-only opens so that it can be read only;
+    Returns what was shared: an array or a tree of arrays, a `Frame` of a table, memory, physical memory, or an event. Each
+    is opened in `context`, or in the default context of its device. What is read-only opens so that it can be read only;
     `writable=False` opens everything so.
     """
     # Bytes are asked for first: they come over and over.

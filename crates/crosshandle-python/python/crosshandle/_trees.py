@@ -59,7 +59,7 @@ class Leaves(list[Any]):
     def __init__(self, tree: Any, copy: bool):
         super().__init__()
         self.tree = tree
-        self.copy = copy
+        self.copies = copy
         # The table that an array is a part of, by the array's place.
         self.owners: dict[int, Any] = {}
 
@@ -331,7 +331,7 @@ def _dataclass(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
     cls = _class(module, name)
     if cls is not None and _is_plain_dataclass(cls, fields):
         try:
-            made = object.__new__(cls)
+            made: Any = object.__new__(cls)
             for field, value in zip(fields, values):
                 # Without the class's own `__setattr__`, so that frozen ones can be made too.
                 object.__setattr__(made, field, value)
