@@ -23,12 +23,14 @@ mod sweep;
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub(crate) use client::Client;
 pub(crate) use connection::{Answer, Connection, Dialogue, Route};
-pub(crate) use deadline::Deadline;
+pub(crate) use deadline::OpenDeadline;
 pub(crate) use exports::{
     Attached, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, Newcomer, PieceBatch,
     PieceFile, Supply,
 };
-pub(crate) use held::{FileId, HolderDirectory, HolderFiles, MADE_BY_NEW_HOLDERS, control_path};
+pub(crate) use held::{
+    FileId, HolderDirectory, HolderFiles, MADE_BY_NEW_HOLDERS, control_path, is_holders,
+};
 pub(crate) use listener::{Broker, HeldListener};
 pub(crate) use published::{hold, local_exports, publish, release_held, withdraw};
 pub(crate) use sweep::dead_sockets;
