@@ -109,6 +109,8 @@ def test_every_example_is_right(name: str, request: pytest.FixtureRequest, tmp_p
         if has(library):
             names[library] = importlib.import_module(library)
     example = doctest.DocTestParser().get_doctest(TEXTS[name], names, name, None, None)
+    for library in re.findall(r"^import (\w+)", "".join(line.source for line in example.examples), re.MULTILINE):
+        pytest.importorskip(library)
     for line in example.examples:
         needs = re.findall(r"\w+", " ".join(re.findall("# needs (.*)", line.source)))
         if not all(has(need) for need in needs):
