@@ -14,8 +14,10 @@
 //! | `event/notifier.rs` | awaited signals, for event loops |
 //! | `link/` | objects of other hosts |
 //! | `store/` | models under names, with a holder |
+//! | `arguments.rs` | arguments whose size the caller chooses |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
+mod arguments;
 mod array;
 mod bundle;
 mod context;

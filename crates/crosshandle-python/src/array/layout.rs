@@ -1,5 +1,6 @@
 //! Where the elements of an array lie.
 
+use crate::arguments::Sizes;
 use super::Dtype;
 use super::MAX_DIMENSIONS;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -30,7 +31,10 @@ impl Layout {
             None => vec![len.saturating_sub(offset) / dtype.bytes()],
             Some(shape) => match shape.extract::<usize>() {
                 Ok(elements) => vec![elements],
-                Err(_) => shape.extract::<Vec<usize>>().map_err(|_| {
+                Err(_) => shape.extract::<Sizes<usize>>().map(|sizes| sizes.0).map_err(|error| {
+                    if error.is_instance_of::<PyValueError>(shape.py()) {
+                        return error;
+                    }
                     PyTypeError::new_err(format!(
                         "a shape is a number of elements or a tuple of them, none negative: {shape}"
                     ))

@@ -18,7 +18,8 @@ use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The numbers of CUDA's default streams: the one that waits for all others, and each thread's own.
 const LEGACY_STREAM: i64 = 1;
@@ -36,7 +37,13 @@ pub(crate) struct Array {
     pub(crate) read_only: bool,
     /// The event and the number of the signal that say that the bytes are there.
     ready: Option<(Py<Event>, u64)>,
+    /// What ended the last wait for a view of the buffer, and when.
+    buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
+
+/// How long after a failed wait for a view of the buffer another protocol of the same array fails in the same way. Halved:
+/// on a slow machine NumPy waits a second time. Doubled: who catches the error and tries again at once gets it twice.
+const SAME_WAIT: Duration = Duration::from_millis(50);
 
 impl Array {
     pub(crate) fn new(memory: Arc<SharedMemory>, layout: Layout) -> PyResult<Self> {
@@ -52,6 +59,7 @@ impl Array {
             layout,
             read_only,
             ready: None,
+            buffer_wait: Mutex::new(None),
         })
     }
 
@@ -62,11 +70,28 @@ impl Array {
     }
 
     /// Waits on the host until the bytes are there.
-    fn wait_ready(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_ready(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         match &self.ready {
-            Some((event, value)) => event.get().wait_value(py, *value, None),
+            Some((event, value)) => event.get().wait_value(py, *value, timeout),
             None => Ok(()),
         }
+    }
+
+    /// Waits as [`wait_ready`](Self::wait_ready) does, for a view of the buffer. NumPy drops what this raises, and goes on to
+    /// another protocol; what ended the wait is raised there again, since it would wait once more.
+    fn wait_for_buffer(&self, py: Python<'_>) -> PyResult<()> {
+        let waited = self.wait_ready(py, None);
+        if let Err(error) = &waited {
+            let ended = (Instant::now(), error.clone_ref(py));
+            *self.buffer_wait() = Some(ended);
+        }
+        waited
+    }
+
+    fn buffer_wait(&self) -> MutexGuard<'_, Option<(Instant, PyErr)>> {
+        self.buffer_wait
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the bytes are known to be there, so that nothing has to wait: as a rule the signal has
@@ -125,7 +150,7 @@ impl Array {
             return Ok(());
         }
         if !self.is_cuda() || number == Some(PER_THREAD_STREAM) {
-            return self.wait_ready(py);
+            return self.wait_ready(py, None);
         }
         let number = number.unwrap_or(LEGACY_STREAM);
         let arguments = (event.clone_ref(py), number, *value, self.device());
@@ -169,7 +194,7 @@ impl Array {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let own = slf.get();
-        own.wait_ready(py)?;
+        own.wait_ready(py, None)?;
         let function = Self::import(py, "crosshandle._libraries.usm", function)?;
         let handle = MemoryHandle(own.memory.handle_of(own.read_only)?);
         // A layout that was checked has a reach.
@@ -257,9 +282,20 @@ impl Array {
         self.address()
     }
 
+    /// Waits on the host until the bytes are there, at most `timeout` seconds. Other threads run meanwhile; Ctrl-C ends
+    /// the wait. Whatever takes the array waits by itself, without a timeout.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.wait_ready(py, timeout)
+    }
+
     /// Returns a NumPy array of the same bytes. Memory of a GPU is refused: a copy is `array.torch().cpu().numpy()`
-    /// or `array.cupy().get()`.
-    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    /// or `array.cupy().get()`. Waits until the bytes are there, at most `timeout` seconds.
+    #[pyo3(signature = (*, timeout = None))]
+    fn numpy<'py>(
+        slf: &Bound<'py, Self>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
         if !own.is_on_host() {
             return Err(PyBufferError::new_err(format!(
@@ -268,6 +304,8 @@ impl Array {
             )));
         }
         let py = slf.py();
+        // Here, since NumPy would drop what ends the wait.
+        own.wait_ready(py, timeout)?;
         if own.layout.dtype.typestr().is_some() {
             return Self::import(py, "numpy", "asarray")?.call1((slf,));
         }
@@ -279,7 +317,7 @@ impl Array {
             ))
         })?;
         let bytes = Bound::new(py, own.as_unsigned(py)?)?;
-        Self::numpy(&bytes)?.call_method1("view", (dtype,))
+        Self::numpy(&bytes, timeout)?.call_method1("view", (dtype,))
     }
 
     /// Returns a torch tensor of the same bytes. A tensor cannot be read-only: of read-only memory this
@@ -346,7 +384,11 @@ impl Array {
                 "the host cannot access this memory",
             ));
         }
-        self.wait_ready(py)?;
+        let ended = self.buffer_wait().take();
+        if let Some((_, error)) = ended.filter(|(when, _)| when.elapsed() < SAME_WAIT) {
+            return Err(error);
+        }
+        self.wait_ready(py, None)?;
         self.interface(py, 3)
     }
 
@@ -403,7 +445,7 @@ impl Array {
         view: *mut pyo3::ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        slf.get().wait_ready(slf.py())?;
+        slf.get().wait_for_buffer(slf.py())?;
         // SAFETY: the interpreter passes a view to be filled.
         unsafe { buffer::fill(slf, view, flags) }
     }

@@ -2,6 +2,7 @@
 //! `__array_interface__`.
 
 use super::description::{Foreign, Place};
+use crate::arguments::Sizes;
 use crate::array::Dtype;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -69,10 +70,10 @@ fn read(
         },
     };
     let (address, read_only): (usize, bool) = needed(interface, "data")?.extract()?;
-    let shape: Vec<usize> = needed(interface, "shape")?.extract()?;
+    let Sizes(shape) = needed(interface, "shape")?.extract()?;
     let strides: Option<Vec<isize>> = match item(interface, "strides")? {
         None => None,
-        Some(strides) => Some(strides.extract()?),
+        Some(strides) => Some(strides.extract::<Sizes<isize>>()?.0),
     };
     let unit = if in_elements {
         dtype.bytes() as isize

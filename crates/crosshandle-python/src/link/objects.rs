@@ -321,7 +321,7 @@ impl RemoteMemory {
     /// Copies memory of this host there, maybe a GPU's. It waits for the events in `after` and signals `signal` when it
     /// is done. In a `queue` it is a command like others, and this returns at once; without one it returns when the copy
     /// is done. Ctrl-C ends that wait and not the copy, which may still read or write both memories.
-    #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = Vec::new(), signal = None))]
+    #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = None, signal = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "most have defaults and are given by name"
@@ -334,15 +334,15 @@ impl RemoteMemory {
         source_offset: usize,
         nbytes: Option<usize>,
         queue: Option<&Queue>,
-        after: Vec<PyRef<'_, Event>>,
+        after: Option<Items<PyRef<'_, Event>>>,
         signal: Option<&Event>,
     ) -> PyResult<()> {
         let command = self.copy(source, false, offset, source_offset, nbytes)?;
-        self.submit(py, command, queue, &after, signal)
+        self.submit(py, command, queue, after.as_ref().map_or(&[], |after| &after.0), signal)
     }
 
     /// Copies to memory of this host, maybe a GPU's. As `copy_from`.
-    #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None, queue = None, after = Vec::new(), signal = None))]
+    #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None, queue = None, after = None, signal = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "most have defaults and are given by name"
@@ -355,11 +355,11 @@ impl RemoteMemory {
         destination_offset: usize,
         nbytes: Option<usize>,
         queue: Option<&Queue>,
-        after: Vec<PyRef<'_, Event>>,
+        after: Option<Items<PyRef<'_, Event>>>,
         signal: Option<&Event>,
     ) -> PyResult<()> {
         let command = self.copy(destination, true, offset, destination_offset, nbytes)?;
-        self.submit(py, command, queue, &after, signal)
+        self.submit(py, command, queue, after.as_ref().map_or(&[], |after| &after.0), signal)
     }
 
     /// Closes it. What is under way goes on.

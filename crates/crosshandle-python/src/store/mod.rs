@@ -7,8 +7,9 @@ mod updater;
 pub(crate) use model::StoreModel;
 pub(crate) use updater::StoreUpdater;
 
+use crate::arguments::{Items, Sizes};
 use crate::foreign::{Bytes, Foreign};
-use crate::interrupt;
+use crate::interrupt::{self, Slices, released};
 use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions, Recovered};
 use crosshandle_store::{
     Error, Hash, LoadOptions, LoadTiming, NamedBytes, NamedRange, OpenOptions, Store,
@@ -30,7 +31,7 @@ const SLICE: Duration = Duration::from_millis(500);
 pub(crate) struct StoreClient(Store);
 
 /// A tensor of another library: its name, its type as safetensors calls it, its shape, and its bytes.
-type Tensor<'py> = (String, String, Vec<u64>, Bound<'py, Foreign>);
+type Tensor<'py> = (String, String, Sizes<u64>, Bound<'py, Foreign>);
 
 /// The version of a name, the model's hash, whether the holder's successor has it too, the bytes that were there
 /// already, and the seconds that making the memory, making staging buffers, and filling took.
@@ -110,14 +111,14 @@ impl StoreClient {
         &self,
         py: Python<'_>,
         name: &str,
-        files: Vec<PathBuf>,
+        Items(files): Items<PathBuf>,
         device: &str,
         options: &Bound<'_, PyDict>,
         hold: &Bound<'_, PyDict>,
     ) -> Result<Published> {
         let resumes = item::<bool>(options, "resume")? == Some(true);
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
-        Ok(py.detach(|| -> crosshandle_store::Result<_> {
+        Ok(released(py, None, || -> crosshandle_store::Result<_> {
             if resumes {
                 let loaded = (self.0).load_resumably(device, &files, name, &options, hold)?;
                 let (timing, resumed) = (loaded.timing, loaded.resumed_bytes);
@@ -135,7 +136,7 @@ impl StoreClient {
         &self,
         py: Python<'_>,
         name: &str,
-        tensors: Vec<Tensor<'_>>,
+        Items(tensors): Items<Tensor<'_>>,
         device: &str,
         options: &Bound<'_, PyDict>,
         hold: &Bound<'_, PyDict>,
@@ -143,7 +144,7 @@ impl StoreClient {
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
         let (mut named, mut ranges) = (Vec::new(), Vec::new());
         for (name, dtype, shape, array) in &tensors {
-            let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.clone());
+            let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.0.clone());
             // SAFETY: the arrays live as long as `tensors`, and whoever publishes them leaves them alone.
             match unsafe { array.get().bytes() } {
                 Some(Bytes::Host(bytes)) => named.push(NamedBytes {
@@ -167,7 +168,7 @@ impl StoreClient {
             )
             .into());
         }
-        Ok(py.detach(|| -> crosshandle_store::Result<_> {
+        Ok(released(py, None, || -> crosshandle_store::Result<_> {
             let loaded = match ranges.is_empty() {
                 true => self.0.load_tensors(device, named, &options)?,
                 false => self.0.copy_tensors(device, ranges, &options)?,
@@ -188,7 +189,7 @@ impl StoreClient {
         timeout: Option<f64>,
     ) -> Result<StoreUpdater> {
         if !claim {
-            let updater = py.detach(|| self.0.updater(name))?;
+            let updater = released(py, interrupt::timeout(timeout)?, || self.0.updater(name))?;
             return Ok(StoreUpdater::new(updater));
         }
         let begin = Instant::now();
@@ -197,7 +198,7 @@ impl StoreClient {
         loop {
             let left = wanted.saturating_sub(begin.elapsed());
             let options = options.clone().wait(left.min(SLICE));
-            match py.detach(|| self.0.claim(name, &options)) {
+            match released(py, None, || self.0.claim(name, &options)) {
                 Err(error) if error.is_fenced() && !left.is_zero() => py.check_signals()?,
                 claimed => return Ok(StoreUpdater::new(claimed?)),
             }
@@ -210,8 +211,9 @@ impl StoreClient {
     }
 
     /// Returns what the holder has, a dict for each name.
-    fn ls<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>> {
-        let names = py.detach(|| self.0.holder().list())?;
+    #[pyo3(signature = (timeout = None))]
+    fn ls<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> Result<Bound<'py, PyList>> {
+        let names = released(py, interrupt::timeout(timeout)?, || self.0.holder().list())?;
         let all = PyList::empty(py);
         for name in names {
             all.append(described(py, &name)?)?;
@@ -220,13 +222,17 @@ impl StoreClient {
     }
 
     /// Lets go of what a name stands for.
-    fn rm(&self, py: Python<'_>, name: &str) -> Result<()> {
-        Ok(py.detach(|| self.0.holder().remove(name))?)
+    #[pyo3(signature = (name, timeout = None))]
+    fn rm(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> Result<()> {
+        let timeout = interrupt::timeout(timeout)?;
+        Ok(released(py, timeout, || self.0.holder().remove(name))?)
     }
 
     /// Protects a name from being removed or replaced, or does so no more.
-    fn pin(&self, py: Python<'_>, name: &str, pinned: bool) -> Result<()> {
-        Ok(py.detach(|| self.0.holder().pin(name, pinned))?)
+    #[pyo3(signature = (name, pinned, timeout = None))]
+    fn pin(&self, py: Python<'_>, name: &str, pinned: bool, timeout: Option<f64>) -> Result<()> {
+        let timeout = interrupt::timeout(timeout)?;
+        Ok(released(py, timeout, || self.0.holder().pin(name, pinned))?)
     }
 
     /// Waits until a name has a later version, and returns its number.
@@ -347,13 +353,10 @@ fn wait<T: Send>(
     slice: Duration,
     attempt: impl Fn(Duration) -> crosshandle_store::Result<T> + Sync,
 ) -> Result<T> {
-    let timeout = interrupt::timeout(timeout)?;
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let slices = Slices::new(interrupt::timeout(timeout)?);
     loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let next = left.map_or(slice, |left| left.min(slice));
-        let is_last = left.is_some_and(|left| left <= slice);
-        match py.detach(|| attempt(next)) {
+        let (next, is_last) = slices.next(slice);
+        match released(py, None, || attempt(next)) {
             Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
             result => return result.map_err(|error: Error| error.into()),
         }

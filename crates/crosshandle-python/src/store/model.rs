@@ -3,6 +3,7 @@
 use super::error::Result;
 use super::wait;
 use crate::array::{Array, Dtype, Layout};
+use crate::interrupt::released;
 use crate::memory::SharedMemory;
 use crosshandle_store::{LoadOptions, Model};
 use pyo3::exceptions::PyValueError;
@@ -38,7 +39,7 @@ impl StoreModel {
         py: Python<'_>,
         f: impl FnOnce(&mut Model) -> crosshandle_store::Result<T> + Send,
     ) -> Result<T> {
-        Ok(py.detach(|| f(&mut self.lock()))?)
+        Ok(released(py, None, || f(&mut self.lock()))?)
     }
 
     fn lock(&self) -> MutexGuard<'_, Model> {

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
 use crate::ipc::{Attachment, Credential, ExportCells, First, Particulars, Record, Shared};
+use crate::pool;
 use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
@@ -43,6 +44,9 @@ struct Source {
 impl PhysicalMemory {
     pub(crate) fn create(core: &Arc<ContextCore>, len: usize) -> Result<Self> {
         check_granularity(core, "physical memory", len)?;
+        if !core.pool_options().overcommit {
+            pool::check_room(&**core.backend(), len)?;
+        }
         let memory = core.backend().create_physical(len)?;
         Ok(Self::new(core, memory, Access::ReadWrite, None))
     }

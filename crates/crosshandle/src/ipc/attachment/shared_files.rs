@@ -7,8 +7,10 @@ use crate::ipc::broker::protocol::{Reply, Request};
 use crate::ipc::chunks::{CatalogChunk, LedgerChunk, capacity, place_of};
 use crate::ipc::event_arena::EventArena;
 use crate::ipc::record::Credential;
+use crate::os::interrupt;
 use crate::sync::TurnGuard;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Attachment {
     /// Returns the arena and the index of the slot of an event that is in one of the context's own.
@@ -63,9 +65,18 @@ impl Attachment {
 
     /// Waits until no other thread fetches what all share.
     fn take_turn(&self, deadline: &Deadline) -> Result<TurnGuard<'_>> {
-        self.fetching.take(deadline.left()).ok_or(Error::TimedOut(
-            "waiting for an earlier question to the exporter",
-        ))
+        const DOING: &str = "waiting for an earlier question to the exporter";
+        let end = interrupt::deadline(deadline.get());
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if let Some(turn) = self.fetching.take(interrupt::step(left)) {
+                return Ok(turn);
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::TimedOut(DOING));
+            }
+            interrupt::check().map_err(Error::os(DOING))?;
+        }
     }
 
     fn fetch_arena(

@@ -22,6 +22,7 @@ pub(crate) use messages::{
     pending, receive, receive_until, send,
 };
 
+use super::interrupt;
 use super::lock::last_error;
 use super::tuning::MAX_SOCKET_TIMEOUT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -109,18 +110,19 @@ pub(crate) fn connect(path: &Path, deadline: Option<Instant>) -> Result<OwnedFd,
 
 fn connect_to(stream: &OwnedFd, path: &Path, deadline: Option<Instant>) -> Result<(), Errno> {
     let address = SocketAddrUnix::new(path)?;
+    let deadline = interrupt::deadline(deadline);
     loop {
-        if let Some(deadline) = deadline {
+        let left = deadline.map(left);
+        if let Some(step) = interrupt::step(left) {
             // Zero is not a timeout.
-            let left = left(deadline).max(Duration::from_micros(1));
-            net::sockopt::set_socket_timeout(stream, net::sockopt::Timeout::Send, Some(left))?;
+            let step = step.max(Duration::from_micros(1));
+            net::sockopt::set_socket_timeout(stream, net::sockopt::Timeout::Send, Some(step))?;
         }
         match net::connect(stream, &address) {
-            Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
-            Err(Errno::INTR) if deadline.is_some_and(|deadline| left(deadline).is_zero()) => {
+            Err(Errno::AGAIN | Errno::INTR) if left.is_some_and(|left| left.is_zero()) => {
                 return Err(Errno::TIMEDOUT);
             }
-            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::INTR) => interrupt::check()?,
             result => return result,
         }
     }
@@ -220,14 +222,14 @@ pub(crate) fn wait_until(
     what: PollFlags,
     deadline: Option<Instant>,
 ) -> Result<(), Errno> {
+    let deadline = interrupt::deadline(deadline);
     loop {
         let left = deadline.map(left);
-        let limit: Option<Timespec> = left.and_then(|left| left.try_into().ok());
+        let limit: Option<Timespec> = interrupt::step(left).and_then(|left| left.try_into().ok());
         match poll(&mut [PollFd::new(&stream, what)], limit.as_ref()) {
-            Ok(0) if left.is_some_and(|left| left < MAX_SOCKET_TIMEOUT) => {
-                return Err(Errno::TIMEDOUT);
-            }
-            Ok(0) | Err(Errno::INTR) => {}
+            // Whoever only looks is not asked.
+            Ok(0) if left.is_some_and(|left| left.is_zero()) => return Err(Errno::TIMEDOUT),
+            Ok(0) | Err(Errno::INTR) => interrupt::check()?,
             Ok(_) => return Ok(()),
             Err(error) => return Err(error),
         }
