@@ -147,7 +147,7 @@ pub(crate) fn aside<T: Send + 'static>(
     timeout: Option<Duration>,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<Option<T>> {
-    let (sender, receiver) = sync_channel(1);
+    let (sender, mut receiver) = sync_channel(1);
     crosshandle::adapter_support::run_blocking(move || {
         // Nobody may wait any more.
         let _ = sender.send(call());
@@ -155,7 +155,8 @@ pub(crate) fn aside<T: Send + 'static>(
     let slices = Slices::new(timeout);
     loop {
         let (slice, is_last) = slices.next(SLICE);
-        match py.detach(|| receiver.recv_timeout(slice)) {
+        let receiver = &mut receiver;
+        match py.detach(move || receiver.recv_timeout(slice)) {
             Ok(result) => return Ok(Some(result)),
             Err(RecvTimeoutError::Timeout) if is_last => return Ok(None),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,

@@ -70,7 +70,7 @@ fn read(
         },
     };
     let (address, read_only): (usize, bool) = needed(interface, "data")?.extract()?;
-    let Sizes(shape) = needed(interface, "shape")?.extract()?;
+    let Sizes(shape) = needed(interface, "shape")?.extract::<Sizes<usize>>()?;
     let strides: Option<Vec<isize>> = match item(interface, "strides")? {
         None => None,
         Some(strides) => Some(strides.extract::<Sizes<isize>>()?.0),

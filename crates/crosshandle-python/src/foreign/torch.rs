@@ -70,7 +70,7 @@ fn by_attributes(tensor: &Bound<'_, PyAny>, owner: Py<PyAny>) -> PyResult<Foreig
     };
     let dtype = Dtype::of(&tensor.getattr("dtype")?)?;
     let address: usize = tensor.call_method0("data_ptr")?.extract()?;
-    let Sizes(shape) = tensor.getattr("shape")?.extract()?;
+    let Sizes(shape) = tensor.getattr("shape")?.extract::<Sizes<usize>>()?;
     let size = dtype.bytes() as isize;
     let Sizes(mut strides) = tensor.call_method0("stride")?.extract::<Sizes<isize>>()?;
     for stride in &mut strides {

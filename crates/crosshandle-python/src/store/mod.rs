@@ -111,11 +111,12 @@ impl StoreClient {
         &self,
         py: Python<'_>,
         name: &str,
-        Items(files): Items<PathBuf>,
+        files: Items<PathBuf>,
         device: &str,
         options: &Bound<'_, PyDict>,
         hold: &Bound<'_, PyDict>,
     ) -> Result<Published> {
+        let files = files.0;
         let resumes = item::<bool>(options, "resume")? == Some(true);
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
         Ok(released(py, None, || -> crosshandle_store::Result<_> {
@@ -136,11 +137,12 @@ impl StoreClient {
         &self,
         py: Python<'_>,
         name: &str,
-        Items(tensors): Items<Tensor<'_>>,
+        tensors: Items<Tensor<'_>>,
         device: &str,
         options: &Bound<'_, PyDict>,
         hold: &Bound<'_, PyDict>,
     ) -> Result<Published> {
+        let tensors = tensors.0;
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
         let (mut named, mut ranges) = (Vec::new(), Vec::new());
         for (name, dtype, shape, array) in &tensors {

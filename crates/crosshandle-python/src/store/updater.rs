@@ -52,7 +52,7 @@ impl StoreUpdater {
         &self,
         py: Python<'_>,
         pieces: &Bound<'_, PyAny>,
-        Items(files): Items<PathBuf>,
+        files: Items<PathBuf>,
         hashed: bool,
         timeout: f64,
         options: &Bound<'_, PyDict>,
@@ -103,8 +103,8 @@ impl StoreUpdater {
             }
         }
         let hash = released(py, None, || {
-            if !files.is_empty() {
-                update.load(&files)?;
+            if !files.0.is_empty() {
+                update.load(&files.0)?;
             }
             match hashed {
                 true => update.finish(),
