@@ -47,7 +47,7 @@ from ._errors import (
     WrongKeyError,
 )
 from ._paths import command, ur_adapter
-from ._sharing import Bundle, alloc_empty, default_context, open, share
+from ._sharing import Bundle, alloc_empty, default_context, open, share, trim
 
 __all__ = [
     "Array",
@@ -89,5 +89,6 @@ __all__ = [
     "default_context",
     "open",
     "share",
+    "trim",
     "ur_adapter",
 ]

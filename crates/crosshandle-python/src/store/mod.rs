@@ -191,7 +191,7 @@ impl StoreClient {
         timeout: Option<f64>,
     ) -> Result<StoreUpdater> {
         if !claim {
-            let updater = released(py, interrupt::timeout(timeout)?, || self.0.updater(name))?;
+            let updater = released(py, None, || self.0.updater(name))?;
             return Ok(StoreUpdater::new(updater));
         }
         let begin = Instant::now();

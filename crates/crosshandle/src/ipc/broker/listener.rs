@@ -7,7 +7,7 @@ use super::published;
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
-use crate::ipc::tuning::MAX_ACCEPTS;
+use crate::ipc::tuning::{MAX_ACCEPTS, RESTORE_DELAY};
 use crate::observe::{self, Limit, Reason};
 use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockKind;
@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::Instant;
 
 /// This process's socket in one directory. Closed and removed when its last user drops it.
@@ -315,6 +316,7 @@ impl Source for Removal {
         if let Some(broker) = self.broker.upgrade() {
             // Looking into a directory may block, and so may dropping the last broker.
             background::run(move || {
+                thread::sleep(RESTORE_DELAY);
                 if let Err(error) = broker.restore(false) {
                     tracing::warn!(%error, "importers cannot connect any more");
                 }
