@@ -1,5 +1,6 @@
 //! The deadline of one open.
 
+use crate::os::interrupt;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ impl Deadline {
         match self.end.get() {
             Some(end) => end,
             None => {
-                let end = Instant::now().checked_add(self.timeout);
+                let end = interrupt::deadline(Instant::now().checked_add(self.timeout));
                 self.end.set(Some(end));
                 end
             }

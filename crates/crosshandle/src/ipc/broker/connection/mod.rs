@@ -570,6 +570,8 @@ fn wait<R>(
     exporter: Option<u64>,
     mut attempt: impl FnMut(Option<Instant>) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
+    // Each attempt obeys it too.
+    let deadline = interrupt::deadline(deadline);
     loop {
         let slice = Instant::now() + EXPORTER_LOOK_INTERVAL;
         let is_last = deadline.is_some_and(|deadline| deadline <= slice);
