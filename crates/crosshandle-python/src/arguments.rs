@@ -73,7 +73,9 @@ impl Data {
     pub(crate) fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let bytes = match object.cast::<PyBytes>() {
             Ok(bytes) => bytes.clone(),
-            Err(_) => bytes_of(object)?.call_method0("tobytes")?.cast_into::<PyBytes>()?,
+            Err(_) => bytes_of(object)?
+                .call_method0("tobytes")?
+                .cast_into::<PyBytes>()?,
         };
         Ok(Self(Copied::Object(bytes.into())))
     }

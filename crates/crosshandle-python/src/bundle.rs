@@ -143,12 +143,13 @@ fn open_all<'py>(
         before = Some((array, place));
         places.push(place);
     }
-    let open =
-        |Group {
-             context,
-             writable,
-             handles,
-         }: Group<'py>| { Memory::open_all(py, &context.get().0, &handles, writable, timeout) };
+    let open = |Group {
+                    context,
+                    writable,
+                    handles,
+                }: Group<'py>| {
+        Memory::open_all(py, &context.get().0, &handles, writable, timeout)
+    };
     let opened = groups.into_iter().map(open).collect::<Result<Vec<_>>>()?;
     let memory = |(group, handle): (usize, usize)| Arc::clone(&opened[group][handle]);
     Ok(places.into_iter().map(memory).collect())
@@ -175,7 +176,7 @@ fn add<'py>(
 }
 
 /// Returns this process's default context on the host.
-fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
+pub(crate) fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
     let sharing = py.import("crosshandle._sharing")?;
     Ok(sharing.call_method0("default_context")?.cast_into()?)
 }

@@ -170,10 +170,11 @@ impl Context {
                 Ok(Py::new(py, Event::new(event, Some(handle)))?.into_any())
             }
             AnyHandle::PhysicalMemory(handle) => {
-                let memory = detached_for(py, timeout, || match !writable || handle.is_read_only() {
-                    true => self.0.open_physical_memory_read_only(&handle),
-                    false => self.0.open_physical_memory(&handle),
-                })?;
+                let memory =
+                    detached_for(py, timeout, || match !writable || handle.is_read_only() {
+                        true => self.0.open_physical_memory_read_only(&handle),
+                        false => self.0.open_physical_memory(&handle),
+                    })?;
                 Ok(Py::new(py, PhysicalMemory::new(memory, Some(handle)))?.into_any())
             }
         }

@@ -53,7 +53,11 @@ impl Queue {
                 .range(source_offset..source_offset.saturating_add(nbytes))?;
             let end = destination_offset.saturating_add(nbytes);
             let destination = destination.memory.range(destination_offset..end)?;
-            self.submit(Command::copy(source, destination)?, after.as_ref().map_or(&[], |after| &after.0), signal)
+            self.submit(
+                Command::copy(source, destination)?,
+                after.as_ref().map_or(&[], |after| &after.0),
+                signal,
+            )
         };
         let submitted: Result<()> = submit().map_err(Into::into);
         Ok(submitted?)
@@ -71,7 +75,11 @@ impl Queue {
         let destination = destination.shared()?;
         let submit = || {
             let command = Command::fill(destination.memory.all(), &pattern)?;
-            self.submit(command, after.as_ref().map_or(&[], |after| &after.0), signal)
+            self.submit(
+                command,
+                after.as_ref().map_or(&[], |after| &after.0),
+                signal,
+            )
         };
         let submitted: Result<()> = submit().map_err(Into::into);
         Ok(submitted?)

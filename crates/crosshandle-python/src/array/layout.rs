@@ -1,8 +1,8 @@
 //! Where the elements of an array lie.
 
-use crate::arguments::Sizes;
 use super::Dtype;
 use super::MAX_DIMENSIONS;
+use crate::arguments::Sizes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 

@@ -13,6 +13,7 @@ use crate::context::streams;
 use crate::event::Event;
 use crate::handle::MemoryHandle;
 use crate::memory::SharedMemory;
+use crate::memory::pending;
 use crosshandle::handle::BackendKind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -259,7 +260,7 @@ impl Array {
     /// The event that says that the bytes are there, if the bundle had one. Whatever takes the array waits for it: a
     /// stream if the library has one, otherwise the host.
     #[getter]
-    fn event(&self, py: Python<'_>) -> Option<Py<Event>> {
+    pub(crate) fn event(&self, py: Python<'_>) -> Option<Py<Event>> {
         let (event, _) = self.ready.as_ref()?;
         Some(event.clone_ref(py))
     }
@@ -292,10 +293,7 @@ impl Array {
     /// Returns a NumPy array of the same bytes. Memory of a GPU is refused: a copy is `array.torch().cpu().numpy()`
     /// or `array.cupy().get()`. Waits until the bytes are there, at most `timeout` seconds.
     #[pyo3(signature = (*, timeout = None))]
-    fn numpy<'py>(
-        slf: &Bound<'py, Self>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    fn numpy<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
         if !own.is_on_host() {
             return Err(PyBufferError::new_err(format!(
@@ -460,13 +458,11 @@ impl Array {
         first.ok_or_else(|| PyTypeError::new_err("an array without dimensions has no length"))
     }
 
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let module = slf.py().import("crosshandle")?;
         let bundle = module.getattr("share")?.call1((slf,))?;
         let bytes = bundle.call_method0("__bytes__")?.cast_into::<PyBytes>()?;
-        Ok((module.getattr("open")?, (bytes,)))
+        pending::reduced(slf, "open", &bytes)
     }
 
     fn __repr__(&self) -> String {

@@ -1,5 +1,6 @@
 //! Memory.
 
+pub(crate) mod pending;
 pub(crate) mod physical;
 
 use crate::arguments::{self, Data};
@@ -380,7 +381,9 @@ impl Memory {
         let part = offset..offset.saturating_add(nbytes);
         let bytes = shared.memory.bytes().and_then(|bytes| bytes.slice(part));
         let bytes = bytes.map_err(Failure::from)?;
-        arguments::filled(py, nbytes, |into| bytes.read(0, into).map_err(Failure::from))
+        arguments::filled(py, nbytes, |into| {
+            bytes.read(0, into).map_err(Failure::from)
+        })
     }
 
     /// Copies bytes into host memory.
@@ -418,20 +421,16 @@ impl Memory {
         self.nbytes()
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let shared = self.shared()?;
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let shared = slf.get().shared()?;
         let handle = shared.handle(shared.is_read_only())?;
-        let bytes = PyBytes::new(py, handle.as_bytes());
+        let bytes = PyBytes::new(slf.py(), handle.as_bytes());
         // It arrives as it is here, whatever the handle grants.
         let open = match shared.is_read_only() {
             true => "open_read_only",
             false => "open",
         };
-        let module = py.import("crosshandle._sharing")?;
-        Ok((module.getattr(open)?, (bytes,)))
+        pending::reduced(slf, open, &bytes)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -125,13 +125,22 @@ mod tests {
         let wait = |deadline| wait_until(ours.as_fd(), PollFlags::IN, deadline);
         let began = Instant::now();
         let deadline = Some(began + LONG);
-        assert_eq!(interruptible(|| true, None, || wait(deadline)), Err(Errno::CANCELED));
-        assert_eq!(interruptible(|| true, None, || wait(None)), Err(Errno::CANCELED));
+        assert_eq!(
+            interruptible(|| true, None, || wait(deadline)),
+            Err(Errno::CANCELED)
+        );
+        assert_eq!(
+            interruptible(|| true, None, || wait(None)),
+            Err(Errno::CANCELED)
+        );
         let short = Some(Duration::from_millis(120));
         let timed = interruptible(|| false, short, || wait(deadline));
         assert_eq!(timed, Err(Errno::TIMEDOUT));
         assert!(began.elapsed() < LONG / 2);
         // The scope has ended.
-        assert_eq!((deadline, Some(LONG)), (self::deadline(deadline), step(Some(LONG))));
+        assert_eq!(
+            (deadline, Some(LONG)),
+            (self::deadline(deadline), step(Some(LONG)))
+        );
     }
 }

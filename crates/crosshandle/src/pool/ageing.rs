@@ -89,7 +89,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
                 .map(|block| (Arc::as_ptr(&block.segment), block.offset, block))
                 .collect();
             parts.sort_unstable_by_key(|(segment, offset, _)| (*segment, *offset));
-            let is_next = |one: &(*const PoolSegment, usize, &super::Block), next: &(_, usize, _)| {
+            let is_next = |one: &(*const PoolSegment, usize, &super::Block),
+                           next: &(_, usize, _)| {
                 one.0 == next.0 && one.1 + one.2.class.size() == next.1
             };
             for run in parts.chunk_by(is_next) {
@@ -125,7 +126,8 @@ impl<T: Pooled + Send + 'static> Ages for Pool<T> {
             old_bytes += lists.freed.old_bytes() + lists.blocks.old_bytes();
         }
         if old_bytes > 0 {
-            let old = |classes: &[MutexGuard<'_, Class<T>>]| super::trim::empty_segments(classes, true);
+            let old =
+                |classes: &[MutexGuard<'_, Class<T>>]| super::trim::empty_segments(classes, true);
             drop(self.take_segments(usize::MAX, old).1);
             self.release_pages(false);
         }

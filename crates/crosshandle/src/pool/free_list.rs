@@ -205,7 +205,10 @@ mod tests {
         let taken = list.take_unreleased(false);
         list.put_released(taken);
         assert_eq!(list.extract(|item| item % 2 == 0), [0, 2, 4, 6]);
-        assert_eq!((list.all(), list.old()), (&[1, 3, 5, 7][..], &[1, 3, 5, 7][..]));
+        assert_eq!(
+            (list.all(), list.old()),
+            (&[1, 3, 5, 7][..], &[1, 3, 5, 7][..])
+        );
         assert_eq!(list.take_unreleased(true), [0; 0], "released still");
         assert_eq!(list.take_all(), [1, 3, 5, 7]);
         assert_eq!(list.pop(), None);

@@ -107,7 +107,9 @@ impl Attachment {
                     });
                 }
                 Err(errno) => {
-                    return Err(Error::os("waiting for another open of the same exporter")(errno));
+                    return Err(Error::os("waiting for another open of the same exporter")(
+                        errno,
+                    ));
                 }
             }
         }

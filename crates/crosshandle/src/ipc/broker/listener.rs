@@ -284,7 +284,8 @@ struct Removal {
 impl Removal {
     fn new(directory: &SocketDirectory, name: &str, broker: Weak<Broker>) -> Result<Watch> {
         let failed = Error::os("watching the socket directory");
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(&failed)?;
+        let inotify =
+            inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(&failed)?;
         let gone = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         // The file's own changes, and not those in the directory, where other exporters come and go. Its attributes
         // have the number of its names.
