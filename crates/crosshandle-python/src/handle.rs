@@ -1,6 +1,6 @@
 //! Handles: values that travel.
 
-use crate::arguments::Data;
+use crate::array::arguments::Data;
 use crate::error::{Failure, Result};
 use crosshandle::Error;
 use crosshandle::handle::AnyHandle;

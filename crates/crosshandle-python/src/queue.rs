@@ -1,6 +1,6 @@
 //! Queues.
 
-use crate::arguments::{Data, Items};
+use crate::array::arguments::{Data, Items};
 use crate::error::Result;
 use crate::event::Event;
 use crate::interrupt;

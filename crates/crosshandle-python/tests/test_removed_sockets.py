@@ -115,12 +115,12 @@ def test_a_directory_that_a_program_chose_is_made_again_for_a_new_share(tmp_path
 
 
 def test_the_exporter_of_this_process_goes_on() -> None:
-    array = crosshandle.alloc_empty(4)
-    bundle = bytes(crosshandle.share(array))
+    arrays = [crosshandle.alloc_empty(4), crosshandle.alloc_empty(4)]
+    bundle = bytes(crosshandle.share(arrays[0]))
     directory = Path(os.environ[crosshandle_dir])
     for socket in sockets(directory):
         socket.unlink()
-    again = bytes(crosshandle.share(crosshandle.alloc_empty(4)))
+    again = bytes(crosshandle.share(arrays[1]))
     assert len(sockets(directory)) >= 1
     command = [sys.executable, "-c", IMPORTER]
     for one in (bundle, again):

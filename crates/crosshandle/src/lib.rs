@@ -173,8 +173,8 @@ pub use error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
 pub use handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};
-pub use os::interrupt::interruptible;
 pub use os::process::host_identity;
+pub use os::socket::interrupt::interruptible;
 pub use types::{
     Access, Addressing, AffinityDomain, AllocationOptions, Capabilities, ChannelOrder, ChannelType,
     DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits,

@@ -2,7 +2,7 @@
 
 use super::Dtype;
 use super::MAX_DIMENSIONS;
-use crate::arguments::Sizes;
+use crate::array::arguments::Sizes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 

@@ -1,5 +1,6 @@
 //! Typed views of memory, and the protocols by which array libraries take them.
 
+pub(crate) mod arguments;
 mod buffer;
 pub(crate) mod dlpack;
 mod dtype;

@@ -8,7 +8,7 @@
 
 use super::description::Foreign;
 use super::owners::{self, Owners};
-use crate::arguments::Items;
+use crate::array::arguments::Items;
 use crate::array::{Array, Layout};
 use crate::context::Context;
 use crate::error::exception;

@@ -2,8 +2,8 @@
 //! `__array_interface__`.
 
 use super::description::{Foreign, Place};
-use crate::arguments::Sizes;
 use crate::array::Dtype;
+use crate::array::arguments::Sizes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::error::{Failure, Result};
-use crate::arguments::{self, Data, Items, bytes_of};
+use crate::array::arguments::{self, Data, Items, bytes_of};
 use crate::context::Context;
 use crate::event::Event;
 use crate::handle::{EventHandle, MemoryHandle};

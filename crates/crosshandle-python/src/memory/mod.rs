@@ -3,7 +3,7 @@
 pub(crate) mod pending;
 pub(crate) mod physical;
 
-use crate::arguments::{self, Data};
+use crate::array::arguments::{self, Data};
 use crate::array::{Array, Layout};
 use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;

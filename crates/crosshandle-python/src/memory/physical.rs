@@ -1,6 +1,6 @@
 //! Physical memory and virtual ranges.
 
-use crate::arguments::{self, Data};
+use crate::array::arguments::{self, Data};
 use crate::error::{Failure, Result};
 use crate::handle::PhysicalMemoryHandle;
 use crate::interrupt::detached;

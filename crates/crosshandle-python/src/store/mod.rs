@@ -7,7 +7,7 @@ mod updater;
 pub(crate) use model::StoreModel;
 pub(crate) use updater::StoreUpdater;
 
-use crate::arguments::{Items, Sizes};
+use crate::array::arguments::{Items, Sizes};
 use crate::foreign::{Bytes, Foreign};
 use crate::interrupt::{self, Slices, released};
 use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions, Recovered};

@@ -2,7 +2,7 @@
 
 use super::error::Result;
 use super::{Tensor, load_options, not_plain};
-use crate::arguments::Items;
+use crate::array::arguments::Items;
 use crate::foreign::Bytes;
 use crate::interrupt::{self, SLICE, Slices, released};
 use crosshandle_store::{Error, NamedBytes, Updater};

@@ -227,7 +227,7 @@ pub(crate) trait BackendContext: Send + Sync {
     }
 
     /// Returns whether memory is taken page by page when it is touched, so that an allocation succeeds although there
-    /// is less. Then [`Segment::discard`] gives pages back.
+    /// is less. Then [`Segment::give_back`] gives pages back.
     fn takes_memory_late(&self) -> bool {
         false
     }
@@ -422,7 +422,7 @@ pub(crate) trait Segment: Shared {
 
     /// Gives the memory of a part back to the system until it is touched again, as far as the part has whole pages.
     /// Its contents are arbitrary from then on. A hint.
-    fn discard(&self, _offset: usize, _len: usize) {}
+    fn give_back(&self, _offset: usize, _len: usize) {}
 
     /// Drops the objects that finished commands keep, as far as the backend can tell without
     /// waiting: it may otherwise notice them late.

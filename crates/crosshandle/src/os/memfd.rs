@@ -73,7 +73,7 @@ pub(crate) fn make_present(file: BorrowedFd<'_>, offset: u64, len: u64) -> Resul
 }
 
 /// Gives `len` bytes at `offset` back to the system. Who touches them finds zeros.
-pub(crate) fn discard(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+pub(crate) fn give_back(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     loop {
         match fs::fallocate(file, flags, offset, len) {

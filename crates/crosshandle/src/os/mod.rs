@@ -7,7 +7,6 @@ pub(crate) mod descriptor_table;
 pub(crate) mod fault_steps;
 pub(crate) mod fork;
 pub(crate) mod futex;
-pub(crate) mod interrupt;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;

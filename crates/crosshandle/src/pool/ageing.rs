@@ -99,7 +99,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
                     continue;
                 };
                 let len = last + block.class.size() - start;
-                first.segment.memory.discard(*start, len);
+                first.segment.memory.give_back(*start, len);
             }
             let mut lists = class.lock();
             if self.is_closed.load(Ordering::Relaxed) {

@@ -162,12 +162,12 @@ impl Segment for HostSegment {
         }
     }
 
-    fn discard(&self, offset: usize, len: usize) {
+    fn give_back(&self, offset: usize, len: usize) {
         let start = offset.next_multiple_of(page_size());
         let end = offset + len - (offset + len) % page_size();
         if let Some(file) = self.file.as_ref().filter(|_| start < end) {
             let (start, len) = (start as u64, (end - start) as u64);
-            if let Err(error) = memfd::discard(file.writable.as_fd(), start, len) {
+            if let Err(error) = memfd::give_back(file.writable.as_fd(), start, len) {
                 tracing::debug!(%error, "the system does not take free memory back");
             }
         }

@@ -7,7 +7,7 @@ use crate::ipc::broker::protocol::{Reply, Request};
 use crate::ipc::chunks::{CatalogChunk, LedgerChunk, capacity, place_of};
 use crate::ipc::event_arena::EventArena;
 use crate::ipc::record::Credential;
-use crate::os::interrupt;
+use crate::os::socket::interrupt;
 use crate::sync::TurnGuard;
 use std::sync::Arc;
 use std::time::Instant;

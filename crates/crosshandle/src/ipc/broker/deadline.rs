@@ -1,6 +1,6 @@
 //! The deadline of one open.
 
-use crate::os::interrupt;
+use crate::os::socket::interrupt;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 

@@ -34,7 +34,7 @@ use std::time::Instant;
 /// directories for temporary files do. The broker then listens again under the same name. It is told by
 /// inotify, if the system has an instance left, and looks whenever something is exported.
 pub(crate) struct Broker {
-    place: Mutex<Place>,
+    place: Mutex<Listening>,
     /// The directory that the program chose; `None` for the default one, which is made again if it is removed.
     chosen: Option<PathBuf>,
     /// Whether other users are admitted.
@@ -44,7 +44,7 @@ pub(crate) struct Broker {
 }
 
 /// Where a broker listens. Dropped in this order.
-struct Place {
+struct Listening {
     _listening: Watch,
     _removal: Option<Watch>,
     directory: SocketDirectory,
@@ -58,7 +58,7 @@ struct Place {
 }
 
 /// The broker of one directory. Locked while it is set up or removed, so that one process has one. No lock on a
-/// [`Place`] is taken under this one.
+/// [`Listening`] is taken under this one.
 type BrokerCell = Mutex<Weak<Broker>>;
 
 /// The directories that this process listens in, or is about to.
@@ -86,7 +86,7 @@ impl Broker {
             }
             return Ok(broker);
         }
-        let created = Place::new(directory, shared, &cell, None).map(|place| {
+        let created = Listening::new(directory, shared, &cell, None).map(|place| {
             Arc::new(Self {
                 place: Mutex::new(place),
                 chosen: chosen.map(Path::to_owned),
@@ -175,7 +175,7 @@ impl Broker {
             true => place.liveness.take(),
             false => None,
         };
-        let made = Place::new(directory, shared, &cell, liveness);
+        let made = Listening::new(directory, shared, &cell, liveness);
         if made.is_ok() {
             *listening = Arc::downgrade(self);
         }
@@ -203,7 +203,7 @@ fn place_name() -> String {
     address::exporter_id().map_or(String::new(), address::socket_name)
 }
 
-impl Place {
+impl Listening {
     /// Listens in a directory. `liveness`: the lock that this process has there already.
     fn new(
         directory: SocketDirectory,
@@ -256,7 +256,7 @@ impl Place {
 
     /// Has the broker told when the socket or the directory is removed, if the system can.
     fn watch(&mut self, broker: &Arc<Broker>) {
-        let removal = Removal::new(&self.directory, &broker.name, Arc::downgrade(broker));
+        let removal = Removal::watch(&self.directory, &broker.name, Arc::downgrade(broker));
         self._removal = removal
             .inspect_err(|error| {
                 tracing::debug!(%error, "a removed socket is noticed at the next export only");
@@ -282,7 +282,7 @@ struct Removal {
 }
 
 impl Removal {
-    fn new(directory: &SocketDirectory, name: &str, broker: Weak<Broker>) -> Result<Watch> {
+    fn watch(directory: &SocketDirectory, name: &str, broker: Weak<Broker>) -> Result<Watch> {
         let failed = Error::os("watching the socket directory");
         let inotify =
             inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(&failed)?;

@@ -13,6 +13,7 @@
 //!   duplicates is up to their type, the `D` of [`receive_until`].
 //! - A socket whose queue may not be empty ([`end`]) is not closed on a thread that others need.
 
+pub(crate) mod interrupt;
 mod messages;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,6 @@ pub(crate) use messages::{
     pending, receive, receive_until, send,
 };
 
-use super::interrupt;
 use super::lock::last_error;
 use super::tuning::MAX_SOCKET_TIMEOUT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

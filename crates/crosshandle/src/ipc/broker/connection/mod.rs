@@ -12,8 +12,9 @@ use crate::ipc::broker::protocol::{
 };
 use crate::ipc::broker::sweep;
 use crate::ipc::tuning::{ANSWER_SPIN, DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
+use crate::os::process;
+use crate::os::socket::interrupt;
 use crate::os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received};
-use crate::os::{interrupt, process};
 use crate::sync::{Condvar, Mutex};
 use crate::threads::disposer::{PeerDescriptor, PeerStream, dispose};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@
 //! Both belong to the calling thread, so that every wait for another process finds them, however deep it is.
 //! A wait that is given up looks like one that timed out to whoever cleans up after it.
 
-use super::tuning::{INTERRUPT_INTERVAL, MAX_SOCKET_TIMEOUT};
+use crate::os::tuning::{INTERRUPT_INTERVAL, MAX_SOCKET_TIMEOUT};
 use crate::sync::{Condvar, MutexGuard};
 use rustix::io::Errno;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Arguments whose size the caller chooses: lists, bytes and copies. Nothing here makes room for a size that
 //! was only claimed.
 
-use crate::array::MAX_DIMENSIONS;
+use super::MAX_DIMENSIONS;
 use crosshandle::memory_limit;
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
