@@ -23,7 +23,7 @@ SOON = 1.0
 EXPORTER = """
 import sys, crosshandle
 event = crosshandle.default_context().event()
-array = crosshandle.alloc_empty(4, "int32")
+array = crosshandle.empty(4, "int32")
 ready = crosshandle.share(array, event=event)
 print(bytes(crosshandle.share(array)).hex(), str(event.handle()), flush=True)
 sys.stdin.read()
@@ -179,7 +179,7 @@ def test_an_array_that_is_not_ready_in_time() -> None:
     event, never, queue = context.event(), context.event(), context.queue()
     queue.wait(never, 1)
     queue.signal(event)
-    opened = crosshandle.open(crosshandle.share(crosshandle.alloc_empty(4), event=event))
+    opened = crosshandle.open(crosshandle.share(crosshandle.empty(4), event=event))
     for call in (lambda: opened.numpy(timeout=0.05), lambda: opened.wait(0.05)):
         with pytest.raises(crosshandle.TimedOutError):
             call()

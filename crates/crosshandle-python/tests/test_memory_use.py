@@ -85,7 +85,7 @@ def test_trim_gives_back_at_once() -> None:
 def test_more_than_the_machine_has_is_refused_unless_asked_for() -> None:
     context = crosshandle.default_context()
     for refused in (
-        lambda: crosshandle.alloc_empty(1 << 46, "uint8"),
+        lambda: crosshandle.empty(1 << 46, "uint8"),
         lambda: context.allocate(1 << 46),
         lambda: context.physical_memory(1 << 46),
     ):

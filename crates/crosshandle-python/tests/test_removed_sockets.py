@@ -17,10 +17,10 @@ from conftest import DEADLINE
 
 EXPORTER = """
 import sys, crosshandle
-kept = [crosshandle.share(crosshandle.alloc_empty(4, "int32"))]
+kept = [crosshandle.share(crosshandle.empty(4, "int32"))]
 print(bytes(kept[0]).hex(), flush=True)
 for line in sys.stdin:
-    kept.append(crosshandle.share(crosshandle.alloc_empty(4, "int32")))
+    kept.append(crosshandle.share(crosshandle.empty(4, "int32")))
     print(bytes(kept[-1]).hex(), flush=True)
 """
 
@@ -115,7 +115,7 @@ def test_a_directory_that_a_program_chose_is_made_again_for_a_new_share(tmp_path
 
 
 def test_the_exporter_of_this_process_goes_on() -> None:
-    arrays = [crosshandle.alloc_empty(4), crosshandle.alloc_empty(4)]
+    arrays = [crosshandle.empty(4), crosshandle.empty(4)]
     bundle = bytes(crosshandle.share(arrays[0]))
     directory = Path(os.environ[crosshandle_dir])
     for socket in sockets(directory):

@@ -2,7 +2,7 @@
 
 use super::{Attachment, Link};
 use crate::error::{Error, Result};
-use crate::ipc::broker::Deadline;
+use crate::ipc::broker::OpenDeadline;
 use crate::ipc::broker::protocol::{Reply, Request};
 use crate::ipc::chunks::{CatalogChunk, LedgerChunk, capacity, place_of};
 use crate::ipc::event_arena::EventArena;
@@ -10,7 +10,6 @@ use crate::ipc::record::Credential;
 use crate::os::socket::interrupt;
 use crate::sync::TurnGuard;
 use std::sync::Arc;
-use std::time::Instant;
 
 impl Attachment {
     /// Returns the arena and the index of the slot of an event that is in one of the context's own.
@@ -18,7 +17,7 @@ impl Attachment {
     pub(crate) fn event(
         &self,
         credential: &Credential,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<(&EventArena, usize)> {
         match self.arenas().common(credential.record.index) {
             Some(found) => Ok(found),
@@ -30,7 +29,7 @@ impl Attachment {
     fn fetch_common(
         &self,
         credential: &Credential,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<(&EventArena, usize)> {
         let _turn = self.take_turn(deadline)?;
         let (arenas, record) = (self.arenas(), credential.record.index);
@@ -48,7 +47,7 @@ impl Attachment {
     pub(crate) fn isolated_event(
         &self,
         credential: &Credential,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<EventArena>> {
         let (arenas, event) = (self.arenas(), credential.record);
         if let Some(found) = arenas.isolated(event) {
@@ -64,15 +63,14 @@ impl Attachment {
     }
 
     /// Waits until no other thread fetches what all share.
-    fn take_turn(&self, deadline: &Deadline) -> Result<TurnGuard<'_>> {
+    fn take_turn(&self, deadline: &OpenDeadline) -> Result<TurnGuard<'_>> {
         const DOING: &str = "waiting for an earlier question to the exporter";
         let end = interrupt::deadline(deadline.get());
         loop {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if let Some(turn) = self.fetching.take(interrupt::step(left)) {
+            if let Some(turn) = self.fetching.take(interrupt::step(end)) {
                 return Ok(turn);
             }
-            if left.is_some_and(|left| left.is_zero()) {
+            if end.is_over() {
                 return Err(Error::TimedOut(DOING));
             }
             interrupt::check().map_err(Error::os(DOING))?;
@@ -83,7 +81,7 @@ impl Attachment {
         &self,
         credential: &Credential,
         slots: usize,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<EventArena> {
         let Link::Remote { connection, .. } = &self.link else {
             // The exporter's own arenas are all here.
@@ -101,7 +99,11 @@ impl Attachment {
 
     /// Fetches the chunks of catalog and ledger that a record lies in, unless they are here.
     #[cold]
-    pub(crate) fn fetch_chunk(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
+    pub(crate) fn fetch_chunk(
+        &self,
+        credential: &Credential,
+        deadline: &OpenDeadline,
+    ) -> Result<()> {
         let record = credential.record.index;
         let place = place_of(record).ok_or(Error::Stale)?;
         let _turn = self.take_turn(deadline)?;

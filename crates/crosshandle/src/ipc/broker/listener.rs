@@ -314,15 +314,15 @@ impl Source for Removal {
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
         // All of them: what counts is what is there now.
         while events.next().is_ok() {}
-        if let Some(broker) = self.broker.upgrade() {
-            // Looking into a directory may block, and so may dropping the last broker.
-            background::run(move || {
-                thread::sleep(RESTORE_DELAY);
-                if let Err(error) = broker.restore(false) {
-                    tracing::warn!(%error, "importers cannot connect any more");
-                }
-            });
-        }
+        let broker = Weak::clone(&self.broker);
+        // Looking into a directory may block, and so may dropping the last broker.
+        background::run(move || {
+            thread::sleep(RESTORE_DELAY);
+            let restored = broker.upgrade().map(|broker| broker.restore(false));
+            if let Some(Err(error)) = restored {
+                tracing::warn!(%error, "importers cannot connect any more");
+            }
+        });
         Next::Continue
     }
 }

@@ -4,21 +4,21 @@
 //! Both belong to the calling thread, so that every wait for another process finds them, however deep it is.
 //! A wait that is given up looks like one that timed out to whoever cleans up after it.
 
-use crate::os::tuning::{INTERRUPT_INTERVAL, MAX_SOCKET_TIMEOUT};
-use crate::sync::{Condvar, MutexGuard};
+use crate::os::tuning::INTERRUPT_INTERVAL;
+use crate::sync::{Condvar, Deadline, MutexGuard};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the calling thread's waits obey.
 #[derive(Clone, Copy)]
 struct Scope {
     look: Option<fn() -> bool>,
-    end: Option<Instant>,
+    end: Deadline,
 }
 
 thread_local! {
-    static SCOPE: Cell<Scope> = const { Cell::new(Scope { look: None, end: None }) };
+    static SCOPE: Cell<Scope> = const { Cell::new(Scope { look: None, end: Deadline::NEVER }) };
 }
 
 /// Restores the scope around when dropped, also by a panic.
@@ -45,33 +45,24 @@ pub fn interruptible<R>(
     call: impl FnOnce() -> R,
 ) -> R {
     let around = SCOPE.get();
-    let own = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let _restore = Restore(around);
     SCOPE.set(Scope {
         look: Some(look),
-        end: earlier(around.end, own),
+        end: deadline(Deadline::after_optional(timeout)),
     });
     call()
 }
 
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}
-
 /// Returns a wait's deadline, or the calling thread's if that is earlier.
-pub(crate) fn deadline(own: Option<Instant>) -> Option<Instant> {
-    earlier(own, SCOPE.get().end)
+pub(crate) fn deadline(own: Deadline) -> Deadline {
+    own.min(SCOPE.get().end)
 }
 
-/// Returns the time for which to wait until [`check`] is called again, of the time that is left.
-pub(crate) fn step(left: Option<Duration>) -> Option<Duration> {
-    match (SCOPE.get().look, left) {
-        (None, left) => left,
-        (Some(_), Some(left)) => Some(left.min(INTERRUPT_INTERVAL)),
-        (Some(_), None) => Some(INTERRUPT_INTERVAL),
+/// Returns until when to wait before [`check`] is called again, if the wait has this deadline.
+pub(crate) fn step(deadline: Deadline) -> Deadline {
+    match SCOPE.get().look {
+        None => deadline,
+        Some(_) => deadline.min(Deadline::after(INTERRUPT_INTERVAL)),
     }
 }
 
@@ -87,27 +78,23 @@ pub(crate) fn check() -> Result<(), Errno> {
 pub(crate) fn wait_while<'a, T>(
     changed: &Condvar,
     mut guard: MutexGuard<'a, T>,
-    end: Option<Instant>,
+    end: Deadline,
     mut condition: impl FnMut(&mut T) -> bool,
 ) -> (MutexGuard<'a, T>, Result<(), Errno>) {
     let end = deadline(end);
-    while condition(&mut guard) {
-        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
+    loop {
+        let is_late;
+        (guard, is_late) = changed.wait_until_while(guard, step(end), &mut condition);
+        if !is_late {
+            return (guard, Ok(()));
+        }
+        if end.is_over() {
             return (guard, Err(Errno::TIMEDOUT));
         }
-        // A condition variable's clock has an end.
-        let step = step(left).map(|step| step.min(MAX_SOCKET_TIMEOUT));
-        let is_late;
-        (guard, is_late) = match step {
-            Some(step) => changed.wait_timeout(guard, step),
-            None => (changed.wait(guard), false),
-        };
-        if is_late && let Err(errno) = check() {
+        if let Err(errno) = check() {
             return (guard, Err(errno));
         }
     }
-    (guard, Ok(()))
 }
 
 #[cfg(test)]
@@ -116,6 +103,7 @@ mod tests {
     use crate::os::socket::{self, wait_until};
     use rustix::event::PollFlags;
     use std::os::fd::AsFd;
+    use std::time::Instant;
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -124,23 +112,20 @@ mod tests {
         let (ours, _theirs) = socket::pair().expect("two sockets");
         let wait = |deadline| wait_until(ours.as_fd(), PollFlags::IN, deadline);
         let began = Instant::now();
-        let deadline = Some(began + LONG);
+        let late = Deadline::after(LONG);
         assert_eq!(
-            interruptible(|| true, None, || wait(deadline)),
+            interruptible(|| true, None, || wait(late)),
             Err(Errno::CANCELED)
         );
         assert_eq!(
-            interruptible(|| true, None, || wait(None)),
+            interruptible(|| true, None, || wait(Deadline::NEVER)),
             Err(Errno::CANCELED)
         );
         let short = Some(Duration::from_millis(120));
-        let timed = interruptible(|| false, short, || wait(deadline));
+        let timed = interruptible(|| false, short, || wait(late));
         assert_eq!(timed, Err(Errno::TIMEDOUT));
         assert!(began.elapsed() < LONG / 2);
         // The scope has ended.
-        assert_eq!(
-            (deadline, Some(LONG)),
-            (self::deadline(deadline), step(Some(LONG)))
-        );
+        assert_eq!((late, late), (deadline(late), step(late)));
     }
 }
