@@ -99,9 +99,7 @@ impl Condvar {
         let (guard, result) = waited.unwrap_or_else(PoisonError::into_inner);
         (guard, result.timed_out())
     }
-}
 
-impl Condvar {
     /// Waits as long as `condition` holds, until `deadline` at most; `true` beside the guard if that
     /// has passed and `condition` still holds.
     pub(crate) fn wait_until_while<'a, T>(
