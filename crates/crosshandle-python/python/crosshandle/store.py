@@ -577,33 +577,33 @@ class Store:
             model.verify(threads)
             return model.hash
 
-    def ls(self) -> list[Held]:
-        """What the holder has.
+    def ls(self, *, timeout: float | None = None) -> list[Held]:
+        """What the holder has. Waits for its answer at most `timeout` seconds, and never more than 30.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> [held.name for held in store.ls()]
         ['example']
         """
-        return [Held(**name) for name in self._store.ls()]
+        return [Held(**name) for name in self._store.ls(timeout)]
 
-    def rm(self, name: str) -> None:
-        """Lets go of a name. Who has it open keeps it.
+    def rm(self, name: str, *, timeout: float | None = None) -> None:
+        """Lets go of a name. Who has it open keeps it. `timeout` as for `ls`.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.rm("example")
         >>> store.ls()
         []
         """
-        self._store.rm(name)
+        self._store.rm(name, timeout)
 
-    def pin(self, name: str, pinned: bool = True) -> None:
-        """Protects a name from being removed and replaced, or does so no more.
+    def pin(self, name: str, pinned: bool = True, *, timeout: float | None = None) -> None:
+        """Protects a name from being removed and replaced, or does so no more. `timeout` as for `ls`.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.pin("example")
         >>> store.pin("example", False)
         """
-        self._store.pin(name, pinned)
+        self._store.pin(name, pinned, timeout)
 
     def await_version(self, name: str, version: int, timeout: float | None = None) -> int:
         """Waits until a name has a later version than this, and returns its number.
