@@ -171,7 +171,7 @@ fn add<'py>(
 }
 
 /// Returns this process's default context on the host.
-fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
+pub(crate) fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
     let sharing = py.import("crosshandle._sharing")?;
     Ok(sharing.call_method0("default_context")?.cast_into()?)
 }

@@ -85,6 +85,8 @@ class Bundle:
         self._arrays: Sequence[Array] | None = arrays
         # The memory that a long bundle's table is in.
         self._table = table
+        # The event that says when the bytes are there.
+        self._event: Event | None = None
 
     def __bytes__(self) -> bytes:
         if self._arrays is None:
@@ -93,8 +95,17 @@ class Bundle:
 
     def release(self) -> None:
         """Lets go of the arrays."""
-        self._arrays = self._table = None
+        self._arrays = self._table = self._event = None
         self._leaves = ()
+
+    def _parts(self) -> list[Any]:
+        """What a process must keep so that another one can open the bundle."""
+        return [*(self._arrays or ()), *(part for part in (self._table, self._event) if part is not None)]
+
+    def __reduce__(self) -> Any:
+        from . import _pending
+
+        return _pending.reduced_bundle(self)
 
     def __enter__(self) -> Bundle:
         return self
@@ -162,7 +173,17 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     arrays = _arrays(leaves, copy)
     ready = None if event is None else (event.handle(), max(event.submitted, 1))
     data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
-    return Bundle(data, leaves, arrays, table)
+    bundle = Bundle(data, leaves, arrays, table)
+    bundle._event = event
+    return bundle
+
+
+def _open_received(data: bytes) -> Bundle:
+    """A bundle that another process has pickled. It has its arrays open."""
+    structure, arrays = _rust.unpack(None, data)
+    # The table of a long bundle is the sender's: this process has one of its own.
+    data, table = _rust.pack_shared(default_context(), structure, arrays, False, event=_rust.event_of(data))
+    return Bundle(data, arrays, arrays, table)
 
 
 def open_read_only(data: bytes) -> Any:

@@ -13,6 +13,7 @@ use crate::context::streams;
 use crate::event::Event;
 use crate::handle::MemoryHandle;
 use crate::memory::SharedMemory;
+use crate::memory::pending;
 use crosshandle::handle::BackendKind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -234,7 +235,7 @@ impl Array {
     /// The event that says that the bytes are there, if the bundle had one. Whatever takes the array waits for it: a
     /// stream if the library has one, otherwise the host.
     #[getter]
-    fn event(&self, py: Python<'_>) -> Option<Py<Event>> {
+    pub(crate) fn event(&self, py: Python<'_>) -> Option<Py<Event>> {
         let (event, _) = self.ready.as_ref()?;
         Some(event.clone_ref(py))
     }
@@ -418,13 +419,11 @@ impl Array {
         first.ok_or_else(|| PyTypeError::new_err("an array without dimensions has no length"))
     }
 
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let module = slf.py().import("crosshandle")?;
         let bundle = module.getattr("share")?.call1((slf,))?;
         let bytes = bundle.call_method0("__bytes__")?.cast_into::<PyBytes>()?;
-        Ok((module.getattr("open")?, (bytes,)))
+        pending::reduced(slf, "open", &bytes)
     }
 
     fn __repr__(&self) -> String {
