@@ -12,6 +12,7 @@ use crate::memory::pending;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A counter of signals that processes share.
 ///
@@ -26,9 +27,31 @@ pub(crate) struct Event {
     handle: Option<crosshandle::EventHandle>,
 }
 
+/// Whether the interpreter is about to end.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the events open that other processes made and this one has not closed, until the process has ended. So their
+/// makers learn that it ended with the events in use.
+pub(crate) fn leave_events_open() {
+    IS_ENDING.store(true, Ordering::Relaxed);
+}
+
 impl Event {
     pub(crate) fn new(event: crosshandle::Event, handle: Option<crosshandle::EventHandle>) -> Self {
         Self { event, handle }
+    }
+
+    /// Returns whether this process made the event.
+    pub(crate) fn is_own(&self) -> bool {
+        self.handle.is_none()
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if IS_ENDING.load(Ordering::Relaxed) && !self.is_own() {
+            std::mem::forget(self.event.clone());
+        }
     }
 }
 
