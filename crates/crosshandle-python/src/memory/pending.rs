@@ -144,7 +144,7 @@ impl Table {
                     memories.entry(Arc::as_ptr(memory)).or_insert((0, memory)).0 += 1;
                 }
                 Kept::Physical(memory) => physical = physical.saturating_add(memory.len()),
-                Kept::Event(_) => {}
+                Kept::Event(..) => {}
             }
         }
         let own = memories
