@@ -121,7 +121,7 @@ fn start_mortal(
 /// Every wait of the maker ends if the only other process dies, and no submitted signal is lost.
 #[test]
 fn the_only_other_process_dies() {
-    check(2000, || {
+    check(600, || {
         platform::allow_timeouts();
         let (world, opens) = (World::new(), Opens::new());
         opens.open(2);
@@ -145,7 +145,7 @@ fn the_only_other_process_dies() {
 /// A process signals and dies with the event open: the maker still notices the signal.
 #[test]
 fn the_other_process_signals_and_dies() {
-    check(1000, || {
+    check(300, || {
         platform::allow_timeouts();
         let (world, opens) = (World::new(), Opens::new());
         opens.open(2);
@@ -165,7 +165,7 @@ fn the_other_process_signals_and_dies() {
 /// the event before it ends leaves no trace.
 #[test]
 fn another_process_has_it_open() {
-    check(1000, || {
+    check(300, || {
         platform::allow_timeouts();
         let (world, opens) = (World::new(), Opens::new());
         let closes = one_in(2);
