@@ -299,7 +299,7 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
 fn kept_event(py: Python<'_>, event: &Event) -> PyResult<Kept> {
     let opened = match event.is_own() {
         true => {
-            let context = host_context(py)?;
+            let context = default_context(py, None)?;
             let handle = event.event.handle().map_err(Failure::from)?;
             let opened = context.get().0.open_event(&handle);
             Some(opened.map_err(Failure::from)?)
