@@ -13,13 +13,14 @@ use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::event_protocol::WaitMode;
 use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
-use crate::ipc::{Credential, Deadline, EventCore, First};
+use crate::ipc::{Credential, EventCore, First, OpenDeadline};
 use crate::observe::waited;
 use crate::os::process;
+use crate::sync::Deadline;
 use crate::types::known;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A counter of signals, shared by all processes that have it open.
 ///
@@ -155,7 +156,7 @@ impl Event {
         context: &ContextCore,
         handle: &EventHandle,
         options: EventOptions,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Self> {
         if options.shareable.is_some() || options.profiling || options.isolated {
             return Err(Error::invalid(
@@ -323,7 +324,7 @@ impl Event {
     pub fn wait_submitted(&self) -> Result<()> {
         waited(match self.core.unfinished() {
             None => Ok(()),
-            Some(number) => self.core.wait(number, None),
+            Some(number) => self.core.wait(number, Deadline::NEVER),
         })
     }
 
@@ -364,7 +365,7 @@ impl Event {
     /// process is left to submit it: the process that made the event has ended, or a process ended that
     /// had the event open, and no other process has it open.
     pub fn wait_value(&self, value: u64) -> Result<()> {
-        waited(self.core.wait(value, None))
+        waited(self.core.wait(value, Deadline::NEVER))
     }
 
     /// Waits for signal `value`, for at most `timeout`.
@@ -517,9 +518,4 @@ impl fmt::Debug for Event {
             .field("status", &self.status())
             .finish_non_exhaustive()
     }
-}
-
-/// Returns the time at which a timeout ends; `None` if the clock cannot show it.
-fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
 }
