@@ -287,7 +287,7 @@ impl Event {
     pub fn wait(&self) -> Result<()> {
         waited(match self.core.awaited() {
             None => Ok(()),
-            Some(number) => self.core.wait(number, None),
+            Some(number) => self.core.wait(number, Deadline::NEVER),
         })
     }
 
