@@ -191,3 +191,11 @@ pub(crate) const METRICS_DEATHS: usize = 20;
 /// Rows of each table of the page. Halved: ordinary numbers of names are cut. Doubled: a page of a full holder takes a
 /// browser twice the time.
 pub(crate) const METRICS_ROWS: usize = 500;
+
+/// Time that a successor of an upgraded program has to take everything over. Halved: a busy machine looks like a
+/// program that does not follow the holder. Doubled: a program that does not is told of later.
+pub(crate) const UPGRADE_TIME: Duration = Duration::from_secs(30);
+
+/// Time between looks at a holder that is upgraded. Halved: twice the questions. Doubled: the command ends that much
+/// later.
+pub(crate) const UPGRADE_LOOK: Duration = Duration::from_millis(20);
