@@ -1,6 +1,8 @@
 //! Text of other processes, made fit for a terminal.
 
 use crate::output::clean;
+use crosshandle::report::ContextReport;
+use std::collections::BTreeSet;
 
 /// Most characters of a name that are shown. Longer ones would break the lines; half would cut real
 /// names.
@@ -31,6 +33,29 @@ pub(crate) fn object(kind: &str, number: u32, name: Option<&str>) -> String {
         Some(name) => format!("{kind} {number} \"{}\"", clean(name)),
         None => format!("{kind} {number}"),
     }
+}
+
+/// What the names of a holder's contexts begin with; the number of an exporter follows.
+const HELD: &str = "held for ";
+
+/// Names that are shown of a context that holds several.
+const SHOWN_NAMES: usize = 3;
+
+/// Returns a context's name as people know it: a holder's has the names of what it holds in place of a number.
+pub(crate) fn context_name(context: &ContextReport) -> Option<String> {
+    let name = context.name.as_deref()?;
+    let memory = context.memory.iter();
+    let held = memory.filter_map(|memory| Some(memory.name.as_deref()?.rsplit_once('/')?.0));
+    let held: BTreeSet<_> = held.collect();
+    if !name.starts_with(HELD) || held.is_empty() {
+        return Some(name.to_owned());
+    }
+    let shown: Vec<_> = held.iter().take(SHOWN_NAMES).copied().collect();
+    let rest = match held.len() - shown.len() {
+        0 => String::new(),
+        rest => format!(" and {rest} more"),
+    };
+    Some(format!("held: {}{rest}", shown.join(", ")))
 }
 
 /// Returns a number and its noun: `1 event`, `2 events`.

@@ -35,23 +35,118 @@ impl Collector for Held {
         let counter = |value: u64| ConstCounter::new(value);
         let names = &sample.names;
         one("names", "Names that are held", None, &gauge(status.names))?;
-        one("held", "Bytes that are held", Some(&Unit::Bytes), &gauge(status.bytes))?;
-        one("lost_names", "Names that no reader has brought back since both processes died", None, &gauge(status.lost))?;
-        one("safe", "1 if all that is held outlives this process, else 0", None, &gauge(status.is_safe.into()))?;
-        one("successor", "1 if there is a successor, else 0", None, &gauge(status.successor.is_some().into()))?;
-        one("takeovers", "Times that a successor has taken over", None, &counter(status.takeovers))?;
-        one("refusals", "Requests and connections that this process has refused", None, &counter(sample.refusals))?;
-        one("reader_deaths", "Readers that ended without closing what they had open", None, &counter(sample.deaths))?;
-        one("readers", "Processes that are attached to what is held", None, &gauge(sample.importers as u64))?;
-        one("waits", "Threads of this user that wait for a signal", None, &gauge(sample.waits.len() as u64))?;
-        one("longest_wait", "The longest of these waits", Some(&Unit::Seconds), &ConstGauge::new(sample.longest_wait.as_secs_f64()))?;
-        one("open_files", "Descriptors that this process has open", None, &gauge(sample.open_files as u64))?;
-        one("start_time", "When this process began to export, since 1970", Some(&Unit::Seconds), &gauge(sample.started_unix_s))?;
-        each(&mut encoder, "version", "The version of a name", names.iter().map(|name| (name.held.name.as_str(), name.held.version)))?;
-        each(&mut encoder, "name_bytes", "Bytes under a name", names.iter().map(|name| (name.held.name.as_str(), name.bytes())))?;
-        each(&mut encoder, "name_readers", "Processes that have a name's memory open", names.iter().map(|name| (name.held.name.as_str(), name.readers as u64)))?;
-        each(&mut encoder, "name_pinned", "1 if a name is protected from being removed", names.iter().map(|name| (name.held.name.as_str(), name.held.pinned.into())))?;
-        each(&mut encoder, "name_epoch", "Writers that have claimed a name", names.iter().map(|name| (name.held.name.as_str(), name.held.epoch)))
+        one(
+            "held",
+            "Bytes that are held",
+            Some(&Unit::Bytes),
+            &gauge(status.bytes),
+        )?;
+        one(
+            "lost_names",
+            "Names that no reader has brought back since both processes died",
+            None,
+            &gauge(status.lost),
+        )?;
+        one(
+            "safe",
+            "1 if all that is held outlives this process, else 0",
+            None,
+            &gauge(status.is_safe.into()),
+        )?;
+        one(
+            "successor",
+            "1 if there is a successor, else 0",
+            None,
+            &gauge(status.successor.is_some().into()),
+        )?;
+        one(
+            "takeovers",
+            "Times that a successor has taken over",
+            None,
+            &counter(status.takeovers),
+        )?;
+        one(
+            "refusals",
+            "Requests and connections that this process has refused",
+            None,
+            &counter(sample.refusals),
+        )?;
+        one(
+            "reader_deaths",
+            "Readers that ended without closing what they had open",
+            None,
+            &counter(sample.deaths),
+        )?;
+        one(
+            "readers",
+            "Processes that are attached to what is held",
+            None,
+            &gauge(sample.importers as u64),
+        )?;
+        one(
+            "waits",
+            "Threads of this user that wait for a signal",
+            None,
+            &gauge(sample.waits.len() as u64),
+        )?;
+        one(
+            "longest_wait",
+            "The longest of these waits",
+            Some(&Unit::Seconds),
+            &ConstGauge::new(sample.longest_wait.as_secs_f64()),
+        )?;
+        one(
+            "open_files",
+            "Descriptors that this process has open",
+            None,
+            &gauge(sample.open_files as u64),
+        )?;
+        one(
+            "start_time",
+            "When this process began to export, since 1970",
+            Some(&Unit::Seconds),
+            &gauge(sample.started_unix_s),
+        )?;
+        each(
+            &mut encoder,
+            "version",
+            "The version of a name",
+            names
+                .iter()
+                .map(|name| (name.held.name.as_str(), name.held.version)),
+        )?;
+        each(
+            &mut encoder,
+            "name_bytes",
+            "Bytes under a name",
+            names
+                .iter()
+                .map(|name| (name.held.name.as_str(), name.bytes())),
+        )?;
+        each(
+            &mut encoder,
+            "name_readers",
+            "Processes that have a name's memory open",
+            names
+                .iter()
+                .map(|name| (name.held.name.as_str(), name.readers as u64)),
+        )?;
+        each(
+            &mut encoder,
+            "name_pinned",
+            "1 if a name is protected from being removed",
+            names
+                .iter()
+                .map(|name| (name.held.name.as_str(), name.held.pinned.into())),
+        )?;
+        each(
+            &mut encoder,
+            "name_epoch",
+            "Writers that have claimed a name",
+            names
+                .iter()
+                .map(|name| (name.held.name.as_str(), name.held.epoch)),
+        )
     }
 }
 
@@ -85,11 +180,15 @@ fn each<'a>(
     help: &str,
     values: impl Iterator<Item = (&'a str, u64)>,
 ) -> Result<(), Error> {
-    let mut metric =
-        encoder.encode_descriptor(metric, help, None, prometheus_client::metrics::MetricType::Gauge)?;
+    let mut metric = encoder.encode_descriptor(
+        metric,
+        help,
+        None,
+        prometheus_client::metrics::MetricType::Gauge,
+    )?;
     for (name, value) in values {
         let gauge = ConstGauge::new(value);
-        gauge.encode(metric.encode_family(&[("name", name)])?)?;
+        EncodeMetric::encode(&gauge, metric.encode_family(&[("name", name)])?)?;
     }
     Ok(())
 }

@@ -22,7 +22,9 @@ pub(super) struct Port(TcpListener);
 impl Port {
     pub(super) fn bind(address: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(address);
-        Ok(Self(listener.context(format_args!("listening at {address}"))?))
+        Ok(Self(
+            listener.context(format_args!("listening at {address}"))?,
+        ))
     }
 
     /// Returns the address, with the port that the system chose for port 0.
@@ -36,7 +38,9 @@ impl Port {
         let address = self.0.local_addr();
         let serves = spawn(move || server::serve(&self.0, &sampler));
         match (serves, address) {
-            (Ok(()), Ok(address)) => log::say(Level::Info, format_args!("metrics at http://{address}/")),
+            (Ok(()), Ok(address)) => {
+                log::say(Level::Info, format_args!("metrics at http://{address}/"))
+            }
             (Err(error), _) | (_, Err(error)) => {
                 log::say(Level::Warn, format_args!("there are no metrics: {error}"));
             }

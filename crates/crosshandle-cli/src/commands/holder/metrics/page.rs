@@ -59,7 +59,12 @@ fn table(
     let class = |is_number: bool| if is_number { " class=n" } else { "" };
     page.push_str("<table><thead><tr>");
     for (head, is_number) in heads {
-        let _ = write!(page, "<th scope=col{}>{}</th>", class(*is_number), escape(head));
+        let _ = write!(
+            page,
+            "<th scope=col{}>{}</th>",
+            class(*is_number),
+            escape(head)
+        );
     }
     page.push_str("</tr></thead><tbody>");
     for row in rows.take(METRICS_ROWS) {
@@ -71,7 +76,11 @@ fn table(
     }
     page.push_str("</tbody></table>");
     if count > METRICS_ROWS {
-        let _ = write!(page, "<p class=soft>… and {} more</p>", count - METRICS_ROWS);
+        let _ = write!(
+            page,
+            "<p class=soft>… and {} more</p>",
+            count - METRICS_ROWS
+        );
     }
     page.push_str("</section>");
 }
@@ -132,7 +141,13 @@ pub(super) fn html(sample: &Sample) -> String {
     table(&mut page, "Names", &heads, names, "nothing is held");
     let waits = sample.waits.iter().map(|wait| vec![words(wait)]);
     let heads = [("who waits, and for whom", false)];
-    table(&mut page, "Waits", &heads, waits, "no thread waits for a signal");
+    table(
+        &mut page,
+        "Waits",
+        &heads,
+        waits,
+        "no thread waits for a signal",
+    );
     let deaths = sample.recent_deaths.iter().map(|death| {
         let ago = SystemTime::now().duration_since(death.when);
         vec![

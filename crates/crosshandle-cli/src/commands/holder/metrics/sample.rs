@@ -99,7 +99,8 @@ impl Sampler {
         let own = reports.iter().find(|report| report.pid == status.pid);
         let own = own.unwrap_or(&nothing);
         let contexts = &own.contexts;
-        let sum = |of: fn(&ContextReport) -> u64| contexts.iter().map(of).fold(0, u64::saturating_add);
+        let sum =
+            |of: fn(&ContextReport) -> u64| contexts.iter().map(of).fold(0, u64::saturating_add);
         let deaths = sum(|context| context.counters.deaths);
         last.compare(own, deaths);
         let all = waits(&reports);
@@ -138,7 +139,9 @@ fn readers(own: &ProcessReport, name: &str) -> usize {
                     let importer = importers.find(|importer| importer.owner == owner);
                     importer.map_or(0, |importer| importer.pid)
                 };
-                readers.extend(owners.map(|owner| (pid(owner), if pid(owner) == 0 { owner } else { 0 })));
+                readers.extend(
+                    owners.map(|owner| (pid(owner), if pid(owner) == 0 { owner } else { 0 })),
+                );
             }
         }
     }
@@ -157,7 +160,11 @@ impl Last {
                 });
                 let names = memory.filter_map(|memory| {
                     let name = memory.name.as_deref()?;
-                    Some(name.rsplit_once('/').map_or(name, |(held, _)| held).to_owned())
+                    Some(
+                        name.rsplit_once('/')
+                            .map_or(name, |(held, _)| held)
+                            .to_owned(),
+                    )
                 });
                 let who = process(importer.pid, &importer.program);
                 let key = (own.exporter.clone(), context.number, importer.owner);

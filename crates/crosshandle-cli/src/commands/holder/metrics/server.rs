@@ -112,7 +112,10 @@ fn answer_to(path: &str, sampler: &Sampler) -> Answer {
         Ok(sample) => sample,
         Err(error) => {
             let error = error.to_string();
-            return Answer::text("503 Service Unavailable", format!("{}\n", clean::line(&error)));
+            return Answer::text(
+                "503 Service Unavailable",
+                format!("{}\n", clean::line(&error)),
+            );
         }
     };
     match path {
