@@ -353,9 +353,7 @@ impl Part {
     /// Appends a line, or nothing.
     fn append(&mut self, line: &[u8]) -> Result<()> {
         let file = self.file.as_mut().expect("it is appended to");
-        let mut bytes = Vec::with_capacity(line.len() + 1);
-        bytes.extend_from_slice(line);
-        bytes.push(b'\n');
+        let bytes = [line, b"\n"].concat();
         match file.write_all(&bytes) {
             Ok(()) => {
                 self.len += bytes.len() as u64;
@@ -363,8 +361,8 @@ impl Part {
             }
             Err(error) => {
                 // Half a line would take the next one with it.
-                let is_cut =
-                    file.set_len(self.len).is_ok() && file.seek(SeekFrom::Start(self.len)).is_ok();
+                let is_cut = rustix::fs::ftruncate(&*file, self.len).is_ok()
+                    && file.seek(SeekFrom::Start(self.len)).is_ok();
                 if !is_cut {
                     self.file = None;
                 }

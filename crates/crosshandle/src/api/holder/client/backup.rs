@@ -10,10 +10,10 @@ use super::{HeldName, Holder};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address, control_path};
-use crate::ipc::{Deadline, ExportCells, Exporter, Label, Origin, Particulars, Shared};
+use crate::ipc::{ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars, Shared};
 use crate::os::process;
 use crate::pool::DEDICATED;
-use crate::sync::Mutex;
+use crate::sync::{Deadline, Mutex};
 use crate::threads::background;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
@@ -71,7 +71,7 @@ impl Holder {
     /// As [`Context::open_memory`](crate::Context::open_memory); [`Error::InvalidArgument`] without handles for reading;
     /// limits of the system.
     pub fn back_up(&self, held: &HeldName) -> Result<Backup> {
-        let deadline = Deadline::after(self.timeout);
+        let deadline = OpenDeadline::after(self.timeout);
         let origin = Origin {
             directory: self.socket_dir.clone(),
             policy: self.peers.clone(),
@@ -186,7 +186,7 @@ impl Kept {
                 let next = kept.offer_once(&mut silent);
                 if next == After::Retry {
                     drop(kept);
-                    pause.wait(None);
+                    pause.wait(Deadline::NEVER);
                     continue;
                 }
                 let done =

@@ -14,7 +14,7 @@ use super::{LogLevel, Server};
 use crate::error::{Error, ErrorKind, HolderFault, Result};
 use crate::handle::MemoryHandle;
 use crate::ipc::broker::Route;
-use crate::ipc::{Deadline, Origin};
+use crate::ipc::{OpenDeadline, Origin};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -266,7 +266,7 @@ fn fetch_all(
     pairs: &[(MemoryHandle, MemoryHandle)],
     origin: &Origin,
 ) -> Result<Brought> {
-    let deadline = Deadline::after(FETCH_TIMEOUT);
+    let deadline = OpenDeadline::after(FETCH_TIMEOUT);
     let mut brought = Brought::new();
     for ((_, from), was) in pairs.iter().zip(&lost.parts) {
         if from.fields().exporter == crate::ipc::broker::address::exporter_id()? {

@@ -14,6 +14,7 @@ use crate::handle::{Key, MemoryHandle};
 use crate::ipc::broker::HolderFiles;
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::os::socket::{self, Granted, Received};
+use crate::sync::Deadline;
 use crate::threads::disposer::PeerDescriptor;
 use crate::types::report::ObjectKind;
 use data_encoding::HEXLOWER;
@@ -40,7 +41,7 @@ pub(crate) fn follow(
         if is_to_stop(stream, stop)? {
             return Ok(None);
         }
-        let received = socket::receive_until(stream, &mut buffer, MAX_FILES, None);
+        let received = socket::receive_until(stream, &mut buffer, MAX_FILES, Deadline::NEVER);
         let (len, granted): (usize, Granted<PeerDescriptor>) = match received {
             Ok(Received::Message(len, granted)) => (len, granted),
             Ok(Received::HungUp) | Err(Errno::CONNRESET) => break,
@@ -84,7 +85,7 @@ fn answer(stream: BorrowedFd<'_>, confirmed: &Confirmed) -> Result<bool> {
     loop {
         match socket::send(stream, &bytes, &[]) {
             Ok(()) => return Ok(true),
-            Err(Errno::AGAIN) => socket::wait_until(stream, PollFlags::OUT, None)
+            Err(Errno::AGAIN) => socket::wait_until(stream, PollFlags::OUT, Deadline::NEVER)
                 .map_err(Error::os("answering the holder"))?,
             Err(Errno::PIPE | Errno::CONNRESET) => return Ok(false),
             Err(errno) => return Err(Error::os("answering the holder")(errno)),

@@ -113,7 +113,7 @@ impl Told {
     fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Confirmed {
         socket::send(&self.stream, bytes, files).expect("sent");
         let mut buffer = [0; MAX_CONFIRMED_BYTES];
-        let deadline = Some(Instant::now() + DEADLINE);
+        let deadline = crate::sync::Deadline::after(DEADLINE);
         let heard: Received<socket::Granted<crate::threads::disposer::PeerDescriptor>> =
             socket::receive_until(&self.stream, &mut buffer, 0, deadline).expect("in time");
         let Received::Message(len, _) = heard else {
