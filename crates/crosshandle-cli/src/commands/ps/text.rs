@@ -71,6 +71,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_holders_context_has_the_names_of_what_it_holds() {
+        let mut context = ContextReport::default();
+        assert_eq!(context_name(&context), None);
+        context.name = Some("held for ffc5f4dcd63a9a13".into());
+        assert_eq!(context_name(&context), context.name);
+        for name in ["org/a/data", "org/a/state", "b/data", "c/data", "d/data"] {
+            let mut memory = crosshandle::report::MemoryReport::default();
+            memory.name = Some(name.into());
+            context.memory.push(memory);
+        }
+        let shown = context_name(&context);
+        assert_eq!(shown.as_deref(), Some("held: b, c, d and 1 more"));
+        context.name = Some("own".into());
+        assert_eq!(context_name(&context), context.name);
+    }
+
+    #[test]
     fn terminals_obey_no_name() {
         assert_eq!(
             clean("a\x1b[2Jb\u{9b}c\n"),
