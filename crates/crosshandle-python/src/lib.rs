@@ -38,7 +38,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
-    use crate::bundle::{event_of, forget_contexts, pack, pack_shared, unpack};
+    use crate::bundle::{forget_contexts, pack_shared, unpack};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
@@ -52,7 +52,7 @@ mod _crosshandle {
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };
     #[pymodule_export]
-    use crate::foreign::{Foreign, adopt_all, copied, describe, laid_over};
+    use crate::foreign::{Foreign, adopt_all, copied, copied_array, describe, laid_over};
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]

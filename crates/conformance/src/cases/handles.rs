@@ -311,13 +311,15 @@ fn bundle(memory: &Memory, count: usize, event: Option<ReadyEvent>) -> Result<Bu
                     stride: 1,
                 }],
             },
+            // One part waits for the signal, and the others are ready.
+            ready: Vec::from_iter(event.filter(|_| number == 0).map(|_| 0)),
         })
     };
     let arrays = (0..count).map(array).collect::<Result<_, Error>>();
     Ok(Bundle {
         structure: format!("{count}-parts"),
         arrays: arrays?,
-        event,
+        signals: Vec::from_iter(event),
     })
 }
 

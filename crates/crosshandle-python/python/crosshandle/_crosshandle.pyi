@@ -150,6 +150,14 @@ class Array:
     @property
     def _is_lent(self) -> bool:
         """Whether it is in memory that is lent, with what its library keeps the bytes by."""
+    def _keep(self, kept: Array | Memory) -> None:
+        """Keeps memory, or that of an array, as long as the memory that this array lies in."""
+    def _check_openable(self) -> None:
+        """Raises `StaleHandleError` or `ExporterGoneError` if no process can open the array's memory any more."""
+    def __copy__(self) -> Array:
+        """Returns a copy in new memory of the same device, as `copy.copy` of a NumPy array does."""
+    def __deepcopy__(self, _memo: object) -> Array:
+        """Returns a copy as `copy.copy` does."""
     @property
     def event(self) -> Event | None:
         """The event that says that the bytes are there, if the bundle had one."""
@@ -396,6 +404,9 @@ class Foreign:
     """An array of another library, and what keeps its bytes."""
 
     @property
+    def owner(self) -> object:
+        """The object that the bytes live as long as, as its library's protocol tells."""
+    @property
     def device(self) -> str:
         """The device's name; `cuda` or `sycl` if the library does not say which one."""
     @property
@@ -411,7 +422,7 @@ class Foreign:
 def describe(value: Any) -> Foreign:
     """Describes an array of another library."""
 
-def adopt_all(context: Context, arrays: list[Foreign]) -> list[Array | Exception]:
+def adopt_all(context: Context, arrays: list[Foreign], owners: Sequence[object]) -> list[Array | Exception]:
     """Makes arrays of shared memory of other libraries' arrays, or says why each cannot be."""
 
 def laid_over(base: Array, array: Foreign, offset: int) -> Array:
@@ -419,6 +430,9 @@ def laid_over(base: Array, array: Foreign, offset: int) -> Array:
 
 def copied(context: Context, array: Foreign) -> Array:
     """Copies another library's array into new memory of a context on the array's device."""
+
+def copied_array(context: Context, array: Array) -> Array:
+    """Copies an array into new memory of a context on the array's device, once its bytes are there."""
 
 def parse_handle(value: _Handle) -> MemoryHandle | EventHandle | PhysicalMemoryHandle:
     """Reads a handle of any kind, from its bytes or its text."""
@@ -444,15 +458,6 @@ def keep_for_ever(object: object) -> None:
 def abandon_arena(number: int, arena: int) -> None:
     """Gives the arenas of a device back that nothing is allocated in. Returns how many are left."""
 
-def pack(
-    structure: str,
-    arrays: list[Array],
-    read_only: bool,
-    *,
-    event: tuple[EventHandle, int] | None = None,
-) -> bytes:
-    """Packs arrays and the structure that they are arranged in; `event`: the signal after which they are ready."""
-
 def pack_shared(
     context: Context,
     structure: str,
@@ -461,16 +466,14 @@ def pack_shared(
     *,
     event: tuple[EventHandle, int] | None = None,
 ) -> tuple[bytes, Memory | None]:
-    """Packs as `pack` does. Keep the memory, if there is some, for as long as somebody may unpack the bytes."""
+    """Packs arrays and the structure that they are arranged in; `event`: the signal after which they are ready, instead of
+    their own. Keep the memory, if there is some, for as long as somebody may unpack the bytes."""
 
 def unpack(context: Context | None, data: bytes, *, writable: bool = True) -> tuple[str, list[Array]]:
     """Unpacks a bundle, and opens its memory in a context, or in the default contexts of its devices."""
 
 def forget_contexts() -> None:
     """Forgets which contexts are the default ones, so that they can end."""
-
-def event_of(data: bytes) -> tuple[EventHandle, int] | None:
-    """Returns the event in a bundle's bytes and the number of its signal, if there is one. Opens nothing."""
 
 @final
 class Link:

@@ -93,7 +93,12 @@ trait Managed: Sized {
         } = &array.layout;
         let size = dtype.bytes() as i64;
         let mut sizes = Box::from_iter(shape.iter().map(|size| *size as i64));
-        let mut steps = Box::from_iter(strides.iter().map(|stride| *stride as i64 / size));
+        // Where there is one element at most, no distance counts, and torch takes none that is negative.
+        let steps = shape.iter().zip(strides).map(|(elements, stride)| match *elements > 1 {
+            true => *stride as i64 / size,
+            false => (*stride as i64 / size).abs(),
+        });
+        let mut steps = Box::from_iter(steps);
         let tensor = Tensor {
             data: array.address() as *mut c_void,
             device_type: device.0,
@@ -200,8 +205,15 @@ pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound
     wrap(py, Unversioned::make(array, device(&array.memory)))
 }
 
-/// Refuses strides that DLPack, which counts in elements, cannot say.
+/// Refuses strides that DLPack, which counts in elements, cannot say, and those that end a consumer's process: torch
+/// throws a C++ exception of negative ones that nothing catches.
 fn check_strides(array: &Array, size: isize) -> PyResult<()> {
+    if array.layout.is_reversed() {
+        return Err(PyBufferError::new_err(
+            "the array has a negative stride, which torch takes by no DLPack: use array.numpy() on the host, or copy \
+             the array first (copy.copy(array))",
+        ));
+    }
     match array.layout.strides.iter().all(|stride| stride % size == 0) {
         true => Ok(()),
         false => Err(PyBufferError::new_err(

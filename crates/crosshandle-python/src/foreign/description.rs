@@ -51,7 +51,7 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     /// `address` is the first element's, `strides` are in bytes; `None` is without gaps.
-    pub(super) fn new(
+    pub(crate) fn new(
         place: Place,
         address: usize,
         dtype: Dtype,
@@ -114,6 +114,12 @@ impl Foreign {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.layout.shape)
+    }
+
+    /// The object that the bytes live as long as, as its library's protocol tells.
+    #[getter]
+    fn owner(&self, py: Python<'_>) -> Py<PyAny> {
+        self.owner.clone_ref(py)
     }
 
     /// The address of the lowest byte.

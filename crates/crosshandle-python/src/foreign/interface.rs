@@ -116,7 +116,11 @@ pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if let Some(memory) = memory.and_then(|data| data.getattr_opt("mem").ok().flatten()) {
         array.owner = memory.unbind();
     }
-    array.read_only |= is_never_written(value)?;
+    if is_never_written(value)? {
+        array.read_only = true;
+        // It holds JAX's buffer, so that a donation copies: the array itself may be donated while others read it.
+        array.owner = value.call_method0("__dlpack__")?.unbind();
+    }
     Ok(Some(array))
 }
 

@@ -24,5 +24,5 @@ mod torch;
 
 pub(crate) use adopt::{Wholes, adopt_all, laid_over};
 pub(crate) use bytes::Bytes;
-pub(crate) use copy::copied;
-pub(crate) use description::{Foreign, describe};
+pub(crate) use copy::{copied, copied_array};
+pub(crate) use description::{Foreign, Place, describe};

@@ -2,7 +2,7 @@
 
 pub(crate) mod physical;
 
-use crate::array::{Array, Layout};
+use crate::array::{Array, Arrivals, Layout};
 use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;
 use crate::handle::MemoryHandle;
@@ -11,6 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::collections::BTreeMap;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -33,6 +34,10 @@ pub(crate) struct SharedMemory {
     live: Option<u64>,
     /// Whether an allocator uses parts of it again and again.
     is_recycled: bool,
+    /// When its bytes are there.
+    pub(crate) arrivals: Arrivals,
+    /// What lives as long: the tables of dropped bundles that have it.
+    kept: Mutex<Vec<Arc<Self>>>,
 }
 
 /// Memory that is found by its address.
@@ -133,6 +138,8 @@ impl SharedMemory {
             context,
             live: Some(NUMBERS.fetch_add(1, Ordering::Relaxed)),
             is_recycled,
+            arrivals: Arrivals::default(),
+            kept: Mutex::default(),
         }
     }
 
@@ -179,7 +186,33 @@ impl SharedMemory {
             context,
             live: None,
             is_recycled: false,
+            arrivals: Arrivals::default(),
+            kept: Mutex::default(),
         }
+    }
+
+    /// Keeps other memory as long as this.
+    pub(crate) fn keep(&self, other: Arc<Self>) {
+        if ptr::eq(self, &raw const *other) {
+            return;
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.iter().any(|known| Arc::ptr_eq(known, &other)) {
+            kept.push(other);
+        }
+    }
+
+    /// Fails as an opening by the memory's handle would in another process, if this process has opened it by one.
+    pub(crate) fn check_openable(&self, py: Python<'_>) -> Result<()> {
+        let Some(handle) = self.handle else {
+            return Ok(());
+        };
+        let access = self.memory.access();
+        detached(py, || match access {
+            crosshandle::Access::ReadWrite => self.context.open_memory(&handle),
+            crosshandle::Access::ReadOnly => self.context.open_memory_read_only(&handle),
+        })?;
+        Ok(())
     }
 
     pub(crate) fn is_lent(&self) -> bool {
@@ -273,7 +306,7 @@ impl Memory {
         ))
     }
 
-    fn of(shared: Arc<SharedMemory>) -> Self {
+    pub(crate) fn of(shared: Arc<SharedMemory>) -> Self {
         Self {
             shared: Mutex::new(Some(shared)),
         }
@@ -412,11 +445,25 @@ impl Memory {
         self.nbytes()
     }
 
+    /// Returns a copy in new memory of the same device.
+    fn __copy__(&self, py: Python<'_>) -> PyResult<Self> {
+        let all = Array::new(self.shared()?, Layout::of(None, None, self.nbytes()?, 0)?)?;
+        let copied = Bound::new(py, all)?.call_method0("__copy__")?;
+        let copied = copied.cast_into::<Array>()?;
+        Ok(Self::of(Arc::clone(&copied.get().memory)))
+    }
+
+    /// Returns a copy as `copy.copy` does.
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
+        self.__copy__(py)
+    }
+
     fn __reduce__<'py>(
         &self,
         py: Python<'py>,
     ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let shared = self.shared()?;
+        shared.check_openable(py)?;
         let handle = shared.handle(shared.is_read_only())?;
         let bytes = PyBytes::new(py, handle.as_bytes());
         // It arrives as it is here, whatever the handle grants.
