@@ -3,15 +3,15 @@
 
 use crate::array::{Array, Dtype, Layout, Ready, Signal};
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt::detached;
 use crate::memory::{Memory, SharedMemory};
-use crosshandle::MemoryHandle;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
 use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE};
+use crosshandle::{Error, MemoryHandle};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -105,11 +105,11 @@ pub(crate) fn unpack<'py>(
         Some(context) => Ok(context.clone()),
         None => context_of(py, handle),
     };
-    let signals = open_signals(py, &bundle, &context_of)?;
+    let signals = open_signals(py, &bundle, context_of)?;
     let is_empty = |array: &BundledArray| array.layout.dimensions.iter().any(|own| own.size == 0);
     // An array without elements has no bytes to open, and nobody has to keep them.
     let full = bundle.arrays.iter().filter(|array| !is_empty(array));
-    let mut opened = open_all(py, full, writable, &context_of)?.into_iter();
+    let mut opened = open_all(py, full, writable, context_of)?.into_iter();
     let mut waits = Vec::new();
     let arrays = PyList::empty(py);
     for array in bundle.arrays {
@@ -121,12 +121,23 @@ pub(crate) fn unpack<'py>(
                 let read_only = array.read_only || array.handle.is_read_only() || !writable;
                 (context.get().nothing(py)?, read_only)
             }
-            _ => (opened.next().expect("one for each array with elements"), false),
+            _ => (
+                opened.next().expect("one for each array with elements"),
+                false,
+            ),
         };
-        let ready = array.ready.iter().map(|index| Arc::clone(&signals[*index as usize]));
+        let ready = array
+            .ready
+            .iter()
+            .filter_map(|index| signals[*index as usize].clone());
         let ready = Ready::new(ready.collect());
         if !array.ready.is_empty() && layout.elements() > 0 {
-            waits.push((Arc::clone(&memory), layout.bytes(), array.ready, ready.clone()));
+            waits.push((
+                Arc::clone(&memory),
+                layout.bytes(),
+                array.ready,
+                ready.clone(),
+            ));
         }
         arrays.append(Array::of(memory, layout, read_only)?.after(ready))?;
     }
@@ -134,28 +145,36 @@ pub(crate) fn unpack<'py>(
     Ok((bundle.structure, arrays))
 }
 
-/// Opens the events of a bundle, each once, in the context of the first array.
+/// Opens the events of a bundle, each once, in the context of the first array. `None`: the event has ended, and its
+/// signal had completed before.
 fn open_signals<'py>(
     py: Python<'py>,
     bundle: &Bundle,
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
-) -> PyResult<Vec<Arc<Signal>>> {
-    let mut opened: HashMap<[u8; HANDLE_SIZE], crosshandle::Event> = HashMap::new();
+) -> PyResult<Vec<Option<Arc<Signal>>>> {
+    let mut opened: HashMap<[u8; HANDLE_SIZE], crosshandle::Result<crosshandle::Event>> =
+        HashMap::new();
     let mut signals = Vec::with_capacity(bundle.signals.len());
-    for ReadyEvent { handle, value } in &bundle.signals {
-        let event = match opened.entry(*handle.as_bytes()) {
-            Entry::Occupied(known) => known.get().clone(),
+    for signal in &bundle.signals {
+        let event = match opened.entry(*signal.handle.as_bytes()) {
+            Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
                 let context = match bundle.arrays.first() {
                     Some(array) => context_of(&array.handle)?,
                     None => host_context(py)?,
                 };
                 let context = &context.get().0;
-                let event = detached(py, || context.open_event(handle))?;
-                vacant.insert(event).clone()
+                vacant.insert(py.detach(|| context.open_event(&signal.handle)))
             }
         };
-        signals.push(Arc::new(Signal::new(event, *handle, *value)));
+        signals.push(match event {
+            Ok(event) => {
+                let signal = Signal::new(event.clone(), signal.handle, signal.value);
+                Some(Arc::new(signal))
+            }
+            Err(Error::Stale | Error::ExporterGone { .. }) if signal.is_complete => None,
+            Err(error) => return Err(Failure::from(error.clone()).into()),
+        });
     }
     Ok(signals)
 }
@@ -247,7 +266,7 @@ fn add<'py>(
 }
 
 /// Returns this process's default context on the host.
-fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
+pub(crate) fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
     let sharing = py.import("crosshandle._sharing")?;
     Ok(sharing.call_method0("default_context")?.cast_into()?)
 }
@@ -296,6 +315,7 @@ fn gather(
     let event = event.map(|(handle, value)| ReadyEvent {
         handle: handle.0,
         value,
+        is_complete: false,
     });
     for array in arrays.iter() {
         let array = array.cast_into::<Array>()?;
@@ -311,7 +331,7 @@ fn gather(
         };
         let ready = match event {
             Some(event) => vec![event],
-            None => ready.unfinished()?,
+            None => ready.passed_on()?,
         };
         packed.push(BundledArray {
             handle: handle?,
@@ -331,15 +351,14 @@ fn gather(
 #[derive(Default)]
 struct Signals {
     all: Vec<ReadyEvent>,
-    known: HashMap<([u8; HANDLE_SIZE], u64), u32>,
+    known: HashMap<ReadyEvent, u32>,
 }
 
 impl Signals {
     /// Returns the indexes of signals, ascending.
     fn indexes(&mut self, signals: Vec<ReadyEvent>) -> Vec<u32> {
         let index = |signal: ReadyEvent| {
-            let key = (*signal.handle.as_bytes(), signal.value);
-            *self.known.entry(key).or_insert_with(|| {
+            *self.known.entry(signal).or_insert_with(|| {
                 self.all.push(signal);
                 (self.all.len() - 1) as u32
             })

@@ -7,8 +7,8 @@ use crate::event::Event;
 use crate::foreign::Wholes;
 use crate::handle::{EventHandle, MemoryHandle, any};
 use crate::interrupt::{self, detached};
-use crate::memory::{Memory, SharedMemory};
 use crate::memory::physical::{PhysicalMemory, VirtualRange};
+use crate::memory::{Memory, SharedMemory};
 use crate::queue::Queue;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{

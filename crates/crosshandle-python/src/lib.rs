@@ -11,6 +11,7 @@
 //! | `array/` | typed views of memory, and the protocols by which array libraries take them |
 //! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
+//! | `memory/pending.rs` | pickled objects that no process has opened yet |
 //! | `event/notifier.rs` | awaited signals, for event loops |
 //! | `link/` | objects of other hosts |
 //! | `store/` | models under names, with a holder |
@@ -59,6 +60,10 @@ mod _crosshandle {
     use crate::link::{Link, Listener, RemoteEvent, RemoteMemory, new_token};
     #[pymodule_export]
     use crate::memory::Memory;
+    #[pymodule_export]
+    use crate::memory::pending::{
+        keep, kept, kept_limits, opened, release_kept, set_kept_limits, wait_for_receivers,
+    };
     #[pymodule_export]
     use crate::memory::physical::{PhysicalMemory, VirtualRange};
     #[pymodule_export]

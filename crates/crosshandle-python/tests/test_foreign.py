@@ -165,7 +165,7 @@ def test_a_dropped_bundle_keeps_what_lives() -> None:
     rest = array[5:]
     del array
     gc.collect()
-    assert _storages.look() == 1 and not is_stale(data)
+    assert _storages.look() >= 1 and not is_stale(data)
     del rest
     assert until(lambda: is_stale(data))
     data = bytes(crosshandle.share([numbers_in(rust.Block(crosshandle.default_context(), 80), 10)]))

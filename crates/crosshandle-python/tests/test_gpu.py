@@ -496,7 +496,26 @@ def test_torch_multiprocessing_sends_bundles(other: Served) -> None:
     assert b"xhb" not in bytes(ForkingPickler.dumps(torch.ones(3)))
     del plain
     # Only what was pickled and never received is kept.
-    assert crosshandle.torch.pending() == 3
+    assert crosshandle.pending().objects == 3
+    crosshandle.release_pending()
+
+
+def test_what_a_queue_sends_waits_for_the_stream_of_put(other: Served) -> None:
+    torch = library("torch")
+    import crosshandle.torch
+
+    side = torch.cuda.Stream()
+    with crosshandle.torch.register():
+        for _ in range(10):
+            tensor = torch.zeros(1 << 20, device="cuda")
+            torch.cuda.synchronize()
+            with torch.cuda.stream(side):
+                # About half a second of a GPU's time, before the bytes are there.
+                torch.cuda._sleep(1_000_000_000)
+                tensor.fill_(1)
+                other.queue.put(tensor)
+            received = other.call("receive")
+            assert received[2] == float(1 << 20), "the receiver has read too early"
 
 
 SCRIPT = """

@@ -9,8 +9,6 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -99,8 +97,13 @@ def test_views_wait_as_their_array_does() -> None:
     assert overridden.event.handle() == other.handle()
     overridden.numpy()
     event.signal()
+    passed = bytes(crosshandle.share(opened))
+    again: Any = crosshandle.open(passed)
+    assert again.event.handle() == event.handle() and again.event.submitted == 1
+    del again, event, opened, kept, overridden
+    gc.collect()
     # The event may end before the array does.
-    assert crosshandle.open(crosshandle.share(opened)).event is None
+    assert crosshandle.open(passed).event is None
 
 
 def end_or_free(pipe: Any) -> None:
@@ -232,12 +235,12 @@ def test_tensors_of_torch_live_as_long_as_their_storage(start: Start) -> None:
             if stale(data):
                 break
         assert stale(data), "nothing uses the storage"
-    assert not _storages._lent
 
 
 def test_donation_does_not_change_what_others_read() -> None:
+    jax = pytest.importorskip("jax")
     donated = jax.jit(lambda array: array.at[0].set(9), donate_argnums=0)
-    for hold in (lambda array: array.jax(), lambda array: jnp.from_dlpack(array)):
+    for hold in (lambda array: array.jax(), lambda array: jax.numpy.from_dlpack(array)):
         array = crosshandle.alloc_empty(1 << 16, "float32")
         array.numpy()[:] = 1
         values = hold(array)

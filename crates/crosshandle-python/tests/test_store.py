@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -308,6 +309,67 @@ def test_updates_in_place_are_seen_and_those_that_end_early_are_too(start: Start
     same(store.open("model"), arrays(4))
 
 
+def begin_update(pipe: Any) -> None:
+    def tensors() -> Iterator[tuple[str, Any]]:
+        yield "w", arrays(2)["w"]
+        pipe.send("begun")
+        pipe.recv()
+
+    store.updater("model").update(tensors())
+
+
+TIMEOUT, LATENESS = 0.2, 1.0
+
+
+def functions_with_timeouts() -> set[str]:
+    classes = {"Store": store.Store, "Model": store.Model, "Updater": store.Updater}
+    return {
+        f"{name}.{called}"
+        for name, kind in classes.items()
+        for called, function in inspect.getmembers(kind, inspect.isfunction)
+        if "timeout" in inspect.signature(function).parameters
+    }
+
+
+@pytest.mark.parametrize("stopped", ["writer", "holder"])
+def test_no_call_waits_longer_for_a_stopped_process(start: Start, stopped: str) -> None:
+    ours = store.Store()
+    ours.publish("model", arrays(1))
+    ours.publish("other", arrays(1))
+    model, updater = ours.open("model"), ours.updater("model")
+    number = model.stable()
+    calls: dict[str, Callable[[], object]] = {
+        "Model.stable": lambda: model.stable(TIMEOUT),
+        "Model.next_update": lambda: model.next_update(number, TIMEOUT),
+        "Model.refresh": lambda: model.refresh(TIMEOUT),
+        "Store.open": lambda: ours.open("model", timeout=TIMEOUT),
+        "Store.updater": lambda: ours.updater("other", timeout=TIMEOUT),
+        "Store.updater, claimed": lambda: ours.updater("other", claim=True, timeout=TIMEOUT),
+        "Store.await_version": lambda: ours.await_version("model", 9, TIMEOUT),
+        "Updater.update": lambda: updater.update({}, timeout=TIMEOUT),
+    }
+    assert {name.partition(",")[0] for name in calls} == functions_with_timeouts()
+    if stopped == "writer":
+        writer = start(begin_update)
+        assert writer.receive() == "begun"
+        process, late = writer.process.pid, set(calls) - {"Store.updater", "Store.updater, claimed"}
+    else:
+        process, late = holder_processes()[0], {name for name in calls if name.startswith("Store.")} | {"Model.next_update"}
+    assert process is not None
+    os.kill(process, signal.SIGSTOP)
+    try:
+        for name, call in calls.items():
+            began = time.monotonic()
+            if name in late:
+                with pytest.raises(crosshandle.TimedOutError):
+                    call()
+            else:
+                call()
+            assert time.monotonic() - began <= TIMEOUT + LATENESS, name
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
 def place(pipe: Any) -> None:
     model = store.open("model", place="agreed")
     weights = model["w"]
@@ -360,11 +422,17 @@ def test_models_sleep_and_wake_at_the_same_addresses(start: Start) -> None:
         anywhere.get_tensor("w", "jax")
 
 
-def kill_holder() -> None:
-    """Kills the holder and its successor, so that neither starts another one."""
+def holder_processes() -> tuple[int, int]:
+    """The holder's process and its successor's."""
     done = subprocess.run([crosshandle.command(), "hold", "--check"], capture_output=True, text=True, check=True)
     words = done.stdout.split()
     holder, successor = (int(words[at + 1]) for at, word in enumerate(words) if word == "process")
+    return holder, successor
+
+
+def kill_holder() -> None:
+    """Kills the holder and its successor, so that neither starts another one."""
+    holder, successor = holder_processes()
     os.kill(holder, signal.SIGSTOP)
     os.kill(successor, signal.SIGKILL)
     os.kill(holder, signal.SIGKILL)

@@ -4,6 +4,7 @@ use crate::contents::hash::{self, PieceHash};
 use crate::contents::{self, Work};
 use crate::error::Result;
 use crate::manifest::Manifest;
+use crate::model::check_readable;
 use crate::placement::choose_agreed;
 use crate::source::{NamedRange, Source};
 use crate::state::State;
@@ -259,10 +260,11 @@ impl Loaded {
         self.timing
     }
 
-    /// Hands the model over to the holder, under a name. The options' label is the model's hash.
+    /// Hands the model over to the holder, under a name. The options' label is the model's hash. Before the holder is
+    /// asked, this process opens the model as a reader does, so that a model that nobody can open replaces nothing.
     ///
     /// # Errors
-    /// As [`Holder::hand_over`](crosshandle::holder::Holder::hand_over).
+    /// As [`Holder::hand_over`](crosshandle::holder::Holder::hand_over), and as [`Store::open`].
     pub fn publish(&self, name: &str, options: HoldOptions) -> Result<HandedOver> {
         let options = options.label(self.hash.to_hex().as_str());
         let parts = [
@@ -270,6 +272,7 @@ impl Loaded {
             (MANIFEST, &self.listing),
             (STATE, self.state.memory()),
         ];
+        check_readable(&self.store, name, &parts, self.hash)?;
         Ok(self.store.holder().hand_over(name, &parts, options)?)
     }
 }
@@ -284,4 +287,50 @@ pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory>
         .map_err(|_| Error::Invalid("the tensors have more bytes than can be addressed".into()))?;
     // Too large a model is better refused than the end of this process.
     Ok(context.allocate_with(AllocationOptions::new(len).populate(true))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::NamedBytes;
+
+    #[test]
+    fn what_no_reader_could_open_is_not_handed_over() {
+        let directory = std::env::temp_dir().join(format!("xh-unread-{}", std::process::id()));
+        std::fs::create_dir(&directory).expect("a directory");
+        let store = Store::new().socket_dir(&directory);
+        let tensor = |name: &str| NamedBytes {
+            name: name.into(),
+            dtype: "U8".into(),
+            shape: vec![4],
+            bytes: &[1, 2, 3, 4],
+        };
+        let publish = |harm: &dyn Fn(&Loaded)| {
+            let loaded = store.load_tensors("host", [tensor("t")], &LoadOptions::new());
+            let loaded = loaded.expect("loaded");
+            harm(&loaded);
+            let published = loaded.publish("model", HoldOptions::new().replaces(true));
+            published.expect_err("there is no holder")
+        };
+        // Without harm the holder is asked. There is none.
+        assert!(publish(&|_| ()).is_gone());
+        let no_model = publish(&|loaded| loaded.listing.write(0, b"[").expect("inside"));
+        assert!(matches!(no_model, Error::NotAModel { .. }), "{no_model}");
+        let other = publish(&|loaded| {
+            let text = loaded.manifest.to_bytes();
+            let at = text
+                .iter()
+                .position(|byte| *byte == b't')
+                .expect("its name");
+            loaded.listing.write(at, b"f").expect("inside");
+        });
+        assert!(!other.is_gone(), "{other}");
+        let torn = publish(&|loaded| {
+            let now = loaded.state.look().expect("words");
+            let torn = now.next(crate::state::Phase::Torn);
+            assert!(loaded.state.change(now, torn).expect("words"));
+        });
+        assert!(matches!(torn, Error::Torn), "{torn}");
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
 }

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::manifest::{MAX_MANIFEST_BYTES, Manifest, TensorInfo};
 use crate::moving;
 use crate::placement::OpenOptions;
-use crate::state::{State, deadline_after};
+use crate::state::{State, deadline_after, left};
 use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
@@ -49,41 +49,37 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Opens the words and the manifest of a name, to read or to write.
-    pub(crate) fn open(store: &Store, name: &str, access: Access) -> Result<Self> {
+    pub(crate) fn open(
+        store: &Store,
+        name: &str,
+        access: Access,
+        deadline: Instant,
+    ) -> Result<Self> {
+        let holder = store.holder_until(deadline);
         let held = match access {
-            Access::ReadOnly => store.holder().open(name)?,
-            Access::ReadWrite => store.holder().open_to_write(name)?,
+            Access::ReadOnly => holder.open(name)?,
+            Access::ReadWrite => holder.open_to_write(name)?,
         };
-        Self::of(store, held, access)
+        Self::of(store, held, access, deadline)
     }
 
     /// Opens the words and the manifest of what the holder has answered with.
-    pub(crate) fn of(store: &Store, held: HeldName, access: Access) -> Result<Self> {
-        let name = held.name.as_str();
+    pub(crate) fn of(
+        store: &Store,
+        held: HeldName,
+        access: Access,
+        deadline: Instant,
+    ) -> Result<Self> {
         let handle_of = |role: &str| {
             let handle = held.part(role).and_then(|part| match access {
                 Access::ReadOnly => part.read_only,
                 Access::ReadWrite => part.handle,
             });
-            handle.ok_or_else(|| not_a_model(name, format!("it has no part '{role}'")))
+            handle.ok_or_else(|| not_a_model(&held.name, format!("it has no part '{role}'")))
         };
-        let host = store.context_on("host")?;
-        let on_host = |role: &str| {
-            let handle = handle_of(role)?;
-            if handle.backend() != BackendKind::Host || handle.len() > MAX_MANIFEST_BYTES {
-                let why = format!("its part '{role}' is no memory of the host, or too long");
-                return Err(not_a_model(name, why));
-            }
-            Ok(match access {
-                Access::ReadOnly => host.open_memory_read_only(&handle)?,
-                Access::ReadWrite => host.open_memory(&handle)?,
-            })
-        };
-        let data = handle_of(DATA)?;
-        let (listing, words) = (on_host(MANIFEST)?, on_host(STATE)?);
-        let state = State::open(&host, words, hash::pieces(data.len()));
+        let (data, listing, state) = open_parts(store, &held.name, handle_of, access, deadline)?;
         Ok(Self {
-            state: state.map_err(|error| not_a_model(name, error.to_string()))?,
+            state,
             held,
             data,
             listing,
@@ -110,9 +106,81 @@ impl Parts {
     }
 
     /// Keeps the memory so that it comes back when both holders have died.
-    fn back_up(&self, store: &Store) -> Result<Backup> {
-        Ok(store.holder().back_up(&self.held)?)
+    fn back_up(&self, store: &Store, deadline: Instant) -> Result<Backup> {
+        Ok(store.holder_until(deadline).back_up(&self.held)?)
     }
+
+    /// Opens the model as a reader will, before its memory gets another name.
+    pub(crate) fn check_readable(&self, store: &Store, expected: Hash) -> Result<()> {
+        let (name, data) = (self.name(), &self.data);
+        check_opened(store, name, data, &self.listing, &self.state, expected)
+    }
+}
+
+/// Opens the words and the manifest of a model, of whose parts `handle_of` returns the handles.
+fn open_parts(
+    store: &Store,
+    name: &str,
+    handle_of: impl Fn(&str) -> Result<MemoryHandle>,
+    access: Access,
+    deadline: Instant,
+) -> Result<(MemoryHandle, Memory, State)> {
+    let host = store.context_on("host")?;
+    let on_host = |role: &str| {
+        let handle = handle_of(role)?;
+        if handle.backend() != BackendKind::Host || handle.len() > MAX_MANIFEST_BYTES {
+            let why = format!("its part '{role}' is no memory of the host, or too long");
+            return Err(not_a_model(name, why));
+        }
+        Ok(host.open_memory_timeout(&handle, access, left(deadline))?)
+    };
+    let data = handle_of(DATA)?;
+    let (listing, words) = (on_host(MANIFEST)?, on_host(STATE)?);
+    let state = State::open(&host, words, hash::pieces(data.len()));
+    let state = state.map_err(|error| not_a_model(name, error.to_string()))?;
+    Ok((data, listing, state))
+}
+
+/// Opens a model of this process as a reader will, before a name stands for it: what cannot be opened replaces nothing.
+///
+/// # Errors
+/// As [`Store::open`]; [`Error::OtherModel`] if a reader would find another hash.
+pub(crate) fn check_readable(
+    store: &Store,
+    name: &str,
+    parts: &[(&str, &Memory)],
+    expected: Hash,
+) -> Result<()> {
+    let handle_of = |role: &str| {
+        let part = parts.iter().find(|(own, _)| *own == role);
+        let (_, memory) = part.ok_or_else(|| not_a_model(name, format!("no part '{role}'")))?;
+        Ok(memory.handle_read_only()?)
+    };
+    let deadline = deadline_after(UPDATE_PATIENCE);
+    let (data, listing, state) = open_parts(store, name, handle_of, Access::ReadOnly, deadline)?;
+    check_opened(store, name, &data, &listing, &state, expected)
+}
+
+/// Reads a model's manifest and maps its data, as a reader will.
+fn check_opened(
+    store: &Store,
+    name: &str,
+    data: &MemoryHandle,
+    listing: &Memory,
+    state: &State,
+    expected: Hash,
+) -> Result<()> {
+    let deadline = deadline_after(UPDATE_PATIENCE);
+    let (_, found, _) = read_settled(state, listing, name, data.len(), deadline)?;
+    if found != expected {
+        let name = name.to_owned();
+        return Err(Error::OtherModel {
+            name,
+            expected,
+            found,
+        });
+    }
+    map(&store.context_for(data)?, None, data, deadline).map(drop)
 }
 
 /// Reads a manifest, and returns the model's hash too.
@@ -163,9 +231,13 @@ pub struct Tensor<'a> {
 }
 
 impl Model {
-    pub(crate) fn open(store: &Store, name: &str, options: &OpenOptions) -> Result<Self> {
-        let parts = Parts::open(store, name, Access::ReadOnly)?;
-        let deadline = deadline_after(options.patience);
+    pub(crate) fn open(
+        store: &Store,
+        name: &str,
+        options: &OpenOptions,
+        deadline: Instant,
+    ) -> Result<Self> {
+        let parts = Parts::open(store, name, Access::ReadOnly, deadline)?;
         let bytes = parts.data.len();
         let (manifest, hash, seen) =
             read_settled(&parts.state, &parts.listing, name, bytes, deadline)?;
@@ -179,8 +251,8 @@ impl Model {
         let context = store.context_for(&parts.data)?;
         let agreed = parts.state.agreed_address()?;
         let range = options.reserve(&context, bytes as usize, agreed)?;
-        let memory = map(&context, range.as_ref(), &parts.data)?;
-        let backup = options.is_backed_up.then(|| parts.back_up(store));
+        let memory = map(&context, range.as_ref(), &parts.data, deadline)?;
+        let backup = (options.is_backed_up).then(|| parts.back_up(store, deadline));
         let is_unverified = parts.is_unverified();
         let model = Self {
             version: parts.version(),
@@ -396,9 +468,9 @@ impl Model {
     }
 
     /// Brings what the name stands for from the host to the model's device, as the next version of the name.
-    fn bring_back(&mut self) -> Result<()> {
+    fn bring_back(&mut self, deadline: Instant) -> Result<()> {
         let own = self.context.0.device();
-        let held = self.store.holder().open(&self.name)?;
+        let held = self.store.holder_until(deadline).open(&self.name)?;
         let data = held.part(DATA).and_then(|part| part.read_only);
         // Memory of another device is mapped as it is, where that is possible.
         let is_here = own.info().backend == BackendKind::Host
@@ -407,7 +479,8 @@ impl Model {
             return Ok(());
         }
         let device = own.to_string();
-        let there = self.store.open(&self.name)?;
+        let options = OpenOptions::new().patience(left(deadline));
+        let there = self.store.open_with(&self.name, &options)?;
         if there.manifest.has_layout_of(&self.manifest) {
             let moved = moving::move_to(&self.store, &there, &device, &LoadOptions::new())?;
             // To who looks whether it is another one, it is not.
@@ -432,28 +505,29 @@ impl Model {
         self.wake_within(UPDATE_PATIENCE)
     }
 
-    /// Wakes as [`wake`](Self::wake) does, which waits for an update to end for 30 s, after waiting for at most
-    /// `timeout`.
+    /// Wakes as [`wake`](Self::wake) does, which waits for 30 s, and waits for other processes for at most `timeout`.
+    /// Copying the model back to its device, and verifying it, take as long as they take.
     ///
     /// # Errors
     /// As [`wake`](Self::wake).
     pub fn wake_within(&mut self, timeout: Duration) -> Result<bool> {
+        let deadline = deadline_after(timeout);
         if self.is_asleep() {
-            self.bring_back()?;
+            self.bring_back(deadline)?;
         }
         let Some(range) = self.range.as_ref().filter(|_| self.memory.is_none()) else {
             return Ok(false);
         };
         let woken = self.store.look_again(|| {
-            let parts = Parts::open(&self.store, &self.name, Access::ReadOnly)?;
-            let (bytes, deadline) = (parts.data.len(), deadline_after(timeout));
+            let parts = Parts::open(&self.store, &self.name, Access::ReadOnly, deadline)?;
+            let bytes = parts.data.len();
             let listing = &parts.listing;
             let (manifest, hash, seen) =
                 read_settled(&parts.state, listing, &self.name, bytes, deadline)?;
             if !manifest.has_layout_of(&self.manifest) {
                 return Err(Error::OtherLayout(self.name.clone()));
             }
-            let memory = Arc::new(map(&self.context.0, Some(range), &parts.data)?);
+            let memory = Arc::new(map(&self.context.0, Some(range), &parts.data, deadline)?);
             if parts.is_unverified() {
                 verify(&self.context.0, &memory, &manifest, &LoadOptions::new())?;
             }
@@ -462,7 +536,7 @@ impl Model {
         let (parts, manifest, hash, seen, memory) = woken?;
         let is_another = (parts.version(), hash) != (self.version, self.hash);
         if self.backup.is_some() {
-            self.backup = Some(parts.back_up(&self.store)?);
+            self.backup = Some(parts.back_up(&self.store, deadline)?);
         }
         (self.version, self.hash, self.seen) = (parts.version(), hash, seen);
         (self.state, self.listing, self.handle) = (parts.state, parts.listing, parts.data);
@@ -495,10 +569,12 @@ fn map(
     context: &Context,
     range: Option<&Arc<VirtualRange>>,
     data: &MemoryHandle,
+    deadline: Instant,
 ) -> Result<Memory> {
+    let (access, timeout) = (Access::ReadOnly, left(deadline));
     Ok(match range {
-        Some(range) => range.open_memory(data, Access::ReadOnly)?,
-        None => context.open_memory_read_only(data)?,
+        Some(range) => range.open_memory_timeout(data, access, timeout)?,
+        None => context.open_memory_timeout(data, access, timeout)?,
     })
 }
 

@@ -5,7 +5,7 @@ use crate::contents::Work;
 use crate::contents::hash::{self, PieceHash};
 use crate::error::{Error, Result};
 use crate::load::LoadOptions;
-use crate::model::Model;
+use crate::model::{Model, check_readable};
 use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
 use crosshandle::AllocationOptions;
@@ -52,5 +52,6 @@ pub(crate) fn move_to(
     let hold = HoldOptions::new()
         .replaces(true)
         .label(model.hash().to_hex().as_str());
+    check_readable(store, model.name(), &parts, model.hash())?;
     Ok(store.holder().hand_over(model.name(), &parts, hold)?)
 }

@@ -75,7 +75,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how long to wait for the end of an update that is under way (default: 30 s).
+    /// Sets how long to wait for other processes: the holder, and the end of an update that is under way (default:
+    /// 30 s).
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

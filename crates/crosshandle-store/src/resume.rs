@@ -15,7 +15,7 @@ use crate::placement::choose_agreed;
 use crate::source::Source;
 use crate::state::{Moment, Phase, State, deadline_after};
 use crate::store::{DATA, MANIFEST, STATE, Store};
-use crate::tuning::LOADER_PATIENCE;
+use crate::tuning::{LOADER_PATIENCE, UPDATE_PATIENCE};
 use crate::{Hash, LoadOptions};
 use crosshandle::holder::{HandedOver, HoldOptions};
 use crosshandle::{Access, Context, Event, EventOptions, HolderFault, Memory};
@@ -238,6 +238,9 @@ pub(crate) fn load(
         filling: begin.elapsed() - allocation,
     };
     let held = store.holder().open_to_write(&partial)?;
+    let access = Access::ReadOnly;
+    let deadline = deadline_after(UPDATE_PATIENCE);
+    Parts::of(store, held.clone(), access, deadline)?.check_readable(store, hash)?;
     let hold = hold.label(hash.to_hex().as_str());
     let handed_over = store.holder().hold_as(&held, name, hold)?;
     store.holder().remove(&partial)?;
@@ -261,7 +264,8 @@ fn label(source: &Source<'_>, context: &Context) -> Result<String> {
 
 /// Returns what a loader has left under a name.
 fn left_behind(store: &Store, partial: &str) -> Result<Option<Parts>> {
-    match Parts::open(store, partial, Access::ReadWrite) {
+    let deadline = deadline_after(UPDATE_PATIENCE);
+    match Parts::open(store, partial, Access::ReadWrite, deadline) {
         Ok(parts) => Ok(Some(parts)),
         Err(Error::Crosshandle(crosshandle::Error::Holder {
             fault: HolderFault::NoSuchName,

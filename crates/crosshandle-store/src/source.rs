@@ -7,9 +7,9 @@ use crosshandle::{MemoryRange, SharedBytes};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, FileType, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest header of a file, as the format has it.
@@ -92,20 +92,20 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others, beside
-    /// it. The options say whether tensors are read past the page cache, and have more metadata.
+    /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others next to it, and a
+    /// directory stands for the checkpoint in it ([`files_of`]). The options say whether tensors are read past the page
+    /// cache, and have more metadata.
     pub(crate) fn of_files(paths: &[PathBuf], options: &LoadOptions) -> Result<Self> {
         let mut source = Self {
             is_direct: options.is_direct,
             ..Self::empty()
         };
         for path in paths {
-            match path
-                .extension()
-                .is_some_and(|extension| extension == "json")
-            {
-                true => source.add_index(path)?,
-                false => drop(source.add_file(path)?),
+            match path.is_dir() {
+                true => files_of(path)?
+                    .iter()
+                    .try_for_each(|file| source.add_path(file))?,
+                false => source.add_path(path)?,
             }
         }
         Ok(source.with(&options.metadata))
@@ -195,8 +195,12 @@ impl<'a> Source<'a> {
         origin: usize,
         from: u64,
     ) -> Result<(), String> {
-        let to = self.bytes.next_multiple_of(ALIGNMENT);
         let len = info.bytes;
+        // A tensor without elements takes no place. The end of the memory could be before the next multiple.
+        let to = match len {
+            0 => 0,
+            _ => self.bytes.next_multiple_of(ALIGNMENT),
+        };
         let end = to.checked_add(len).filter(|end| *end <= isize::MAX as u64);
         let end = end.ok_or("the tensors have more bytes than can be addressed")?;
         let info = TensorInfo { offset: to, ..info };
@@ -215,6 +219,13 @@ impl<'a> Source<'a> {
             self.bytes = end;
         }
         Ok(())
+    }
+
+    fn add_path(&mut self, path: &Path) -> Result<()> {
+        match has_extension(path, "json") {
+            true => self.add_index(path),
+            false => self.add_file(path).map(drop),
+        }
     }
 
     fn add_index(&mut self, path: &Path) -> Result<()> {
@@ -463,8 +474,80 @@ fn io(path: &Path, source: std::io::Error) -> Error {
     }
 }
 
+fn has_extension(path: &Path, wanted: &str) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == wanted)
+}
+
+/// The index of a checkpoint in a directory that has several.
+const USUAL_INDEX: &str = "model.safetensors.index.json";
+
+/// Returns the files of the checkpoint in a directory: its one index, or the usual one of several, or else all files
+/// that end in `.safetensors`, in the order of their names.
+fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).map_err(|source| io(directory, source))?;
+    let (mut indices, mut files) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let path = entry.map_err(|source| io(directory, source))?.path();
+        if path.to_string_lossy().ends_with(".safetensors.index.json") {
+            indices.push(path);
+        } else if has_extension(&path, "safetensors") {
+            files.push(path);
+        }
+    }
+    let usual = directory.join(USUAL_INDEX);
+    if indices.contains(&usual) {
+        return Ok(vec![usual]);
+    }
+    match indices.len() {
+        0 if files.is_empty() => Err(Error::Format {
+            path: directory.to_owned(),
+            why: "the directory has neither an index nor a file of safetensors".into(),
+        }),
+        0 => {
+            files.sort();
+            Ok(files)
+        }
+        1 => Ok(indices),
+        _ => Err(Error::Format {
+            path: directory.to_owned(),
+            why: format!("it has several indices, none of which is {USUAL_INDEX}: name one"),
+        }),
+    }
+}
+
 fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|source| io(path, source))
+    open_with(path, OFlags::empty())
+}
+
+/// Opens a file without ever waiting: a FIFO would have its reader wait for a writer.
+fn open_with(path: &Path, flags: OFlags) -> Result<File> {
+    let flags = (flags | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.cast_signed())
+        .open(path);
+    let file = opened.map_err(|source| io(path, source))?;
+    let kind = file
+        .metadata()
+        .map_err(|source| io(path, source))?
+        .file_type();
+    match kind.is_file() {
+        true => Ok(file),
+        false => Err(Error::Format {
+            path: path.to_owned(),
+            why: format!("a model is in regular files, and this is {}", kind_of(kind)),
+        }),
+    }
+}
+
+fn kind_of(kind: FileType) -> &'static str {
+    match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a FIFO",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    }
 }
 
 /// Bytes that offsets and addresses of reads past the page cache are multiples of: a page, which is enough for every
@@ -472,9 +555,7 @@ fn open(path: &Path) -> Result<File> {
 const DIRECT_ALIGNMENT: usize = 4096;
 
 fn open_direct(path: &Path) -> Result<File> {
-    let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    opened.map_err(|source| io(path, source))
+    open_with(path, OFlags::DIRECT)
 }
 
 /// Reads from a file that takes aligned reads only.

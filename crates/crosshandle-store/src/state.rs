@@ -379,16 +379,17 @@ impl State {
                 _ => Writer::Gone,
             });
         };
-        let event = match self.host().open_event(&handle) {
+        let event = match self.host().open_event_timeout(&handle, left(deadline)) {
             Ok(event) => event,
             // Its process has ended, or has dropped the event.
             Err(error) if error.is_peer_dead() || error.is_stale() => return Ok(Writer::Gone),
+            // It is stopped, and may go on.
+            Err(error) if error.is_timeout() => return Ok(Writer::Perhaps),
             Err(error) => return Err(error.into()),
         };
-        let left = deadline.saturating_duration_since(Instant::now());
         let signal = signal.saturating_add(later);
         if event
-            .wait_value_timeout(signal, left.min(WRITER_INTERVAL))
+            .wait_value_timeout(signal, left(deadline).min(WRITER_INTERVAL))
             .is_ok_and(|()| self.look().is_ok_and(|found| found == now))
         {
             // Whoever has the event can signal it.
@@ -421,6 +422,11 @@ fn check(deadline: Instant, doing: &'static str) -> Result<()> {
         true => Ok(()),
         false => Err(crosshandle::Error::TimedOut(doing).into()),
     }
+}
+
+/// Returns the time until a moment.
+pub(crate) fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 /// Returns when a time from now on is over. A clock has an end.

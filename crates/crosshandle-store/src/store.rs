@@ -7,7 +7,8 @@ use crate::model::Model;
 use crate::placement::OpenOptions;
 use crate::resume::{self, Publication};
 use crate::source::{NamedBytes, NamedRange, Source};
-use crate::tuning::MAX_LOOKS;
+use crate::state::{deadline_after, left};
+use crate::tuning::{MAX_LOOKS, UPDATE_PATIENCE};
 use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use crosshandle::holder::{ClaimOptions, HoldOptions, Holder};
@@ -15,7 +16,7 @@ use crosshandle::{Context, ContextOptions, Device, MemoryHandle, PeerPolicy};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The roles of a model's pieces of memory.
 pub(crate) const DATA: &str = "data";
@@ -59,13 +60,18 @@ impl Store {
         self
     }
 
+    /// Returns the holder, whose answers are waited for until a moment.
+    pub(crate) fn holder_until(&self, deadline: Instant) -> Holder {
+        self.holder.clone().timeout(left(deadline))
+    }
+
     /// Returns the holder, to list, remove and pin names.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// Loads files of safetensors into memory of a device. A file that ends in `.json` is an index of others
-    /// beside it. The device's memory is there as soon as this returns; [`Loaded::publish`] hands it over.
+    /// Loads files of safetensors into memory of a device. A file that ends in `.json` is an index of others next to
+    /// it. A directory stands for the checkpoint in it: its index, or all of its files of safetensors. The device's memory is there as soon as this returns; [`Loaded::publish`] hands it over.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if the hash
@@ -154,7 +160,8 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open); [`Error::OtherModel`], [`Error::AddressTaken`].
     pub fn open_with(&self, name: &str, options: &OpenOptions) -> Result<Model> {
-        self.look_again(|| Model::open(self, name, options))
+        let deadline = deadline_after(options.patience);
+        self.look_again(|| Model::open(self, name, options, deadline))
     }
 
     /// Opens a model to write new contents into its tensors, in place.
@@ -162,7 +169,17 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open); [`Error::Crosshandle`] if the name's writing token was not shown.
     pub fn updater(&self, name: &str) -> Result<Updater> {
-        self.look_again(|| Updater::open(self, name))
+        self.updater_timeout(name, UPDATE_PATIENCE)
+    }
+
+    /// Opens a model as [`updater`](Self::updater) does, which waits for 30 s, and waits for other processes for at
+    /// most `timeout`.
+    ///
+    /// # Errors
+    /// As [`updater`](Self::updater); a timeout.
+    pub fn updater_timeout(&self, name: &str, timeout: Duration) -> Result<Updater> {
+        let deadline = deadline_after(timeout);
+        self.look_again(|| Updater::open(self, name, deadline))
     }
 
     /// Claims a name as its one writer, in a new epoch, and opens the model to write new contents into its tensors: see
@@ -181,9 +198,9 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open), also if the name is removed; a timeout.
     pub fn await_next(&self, before: &Model, timeout: Duration) -> Result<Model> {
-        let name = before.name();
+        let (name, deadline) = (before.name(), deadline_after(timeout));
         self.holder.await_version(name, before.version(), timeout)?;
-        self.open(name)
+        self.open_with(name, &OpenOptions::new().patience(left(deadline)))
     }
 
     /// Opens something again if the name's next version came between two steps.

@@ -6,8 +6,9 @@ use crate::error::{Error, Result};
 use crate::manifest::{Manifest, TensorInfo};
 use crate::model::{Parts, read_listing};
 use crate::source::{NamedBytes, Source};
-use crate::state::{Moment, Phase, State, deadline_after};
+use crate::state::{Moment, Phase, State, deadline_after, left};
 use crate::store::Store;
+use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
 use crosshandle::holder::{ClaimOptions, Lease};
 use crosshandle::{Access, Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A model that this process can write. It may be kept for any number of updates, each of which
 /// [`begin`](Self::begin) starts. Several processes may have one: one of them writes at a time.
@@ -45,15 +46,18 @@ impl fmt::Debug for Updater {
 }
 
 impl Updater {
-    pub(crate) fn open(store: &Store, name: &str) -> Result<Self> {
-        Self::of(store, Parts::open(store, name, Access::ReadWrite)?)
+    pub(crate) fn open(store: &Store, name: &str, deadline: Instant) -> Result<Self> {
+        let parts = Parts::open(store, name, Access::ReadWrite, deadline)?;
+        Self::of(store, parts, deadline)
     }
 
     /// Claims a name, and opens it to write.
     pub(crate) fn claim(store: &Store, name: &str, options: &ClaimOptions) -> Result<Self> {
         let lease = store.holder().claim(name, options)?;
-        let parts = Parts::of(store, lease.held().clone(), Access::ReadWrite);
-        match parts.and_then(|parts| Self::of(store, parts)) {
+        // Its memory is asked for anew: a claim that has waited for long is no reason to hurry.
+        let deadline = deadline_after(UPDATE_PATIENCE);
+        let parts = Parts::of(store, lease.held().clone(), Access::ReadWrite, deadline);
+        match parts.and_then(|parts| Self::of(store, parts, deadline)) {
             Ok(updater) => Ok(Self {
                 lease: Some(lease),
                 ..updater
@@ -66,10 +70,10 @@ impl Updater {
         }
     }
 
-    fn of(store: &Store, parts: Parts) -> Result<Self> {
+    fn of(store: &Store, parts: Parts, deadline: Instant) -> Result<Self> {
         let name = parts.name();
         let context = store.context_for(&parts.data)?;
-        let data = context.open_memory(&parts.data)?;
+        let data = context.open_memory_timeout(&parts.data, Access::ReadWrite, left(deadline))?;
         // An update changes nothing of it but the hash, so it may be read at any time.
         let (manifest, _) = read_listing(&parts.listing, name, data.len() as u64)?;
         // Readers have it open, and disturb no other event with it.

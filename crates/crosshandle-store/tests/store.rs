@@ -8,9 +8,11 @@ use crosshandle::{Context, ContextOptions, Device};
 use crosshandle_store::{Error, LoadOptions, NamedBytes, NamedRange};
 use holding::common::{DEADLINE, Directory, Parent, Process, is};
 use holding::{holds, start_holder, store};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use safetensors::{Dtype, tensor::TensorView};
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 const LOADER: &str = "loader";
@@ -303,6 +305,67 @@ fn tensors_of_the_programs_own_are_held() {
 }
 
 #[test]
+fn a_model_whose_last_tensor_is_empty_opens() {
+    const TEST: &str = "a_model_whose_last_tensor_is_empty_opens";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let _holder = start_holder(TEST, &directory);
+    let store = store(&directory);
+    let path = directory.path().join("model.safetensors");
+    // Lengths at both sides of a multiple of a tensor's alignment, and empty tensors at every place.
+    for len in [1, 255, 256, 257] {
+        let tensors = [
+            made("a", Dtype::U8, &[0], 0),
+            made("b", Dtype::U8, &[len], 1),
+            made("c", Dtype::F32, &[3, 0], 0),
+            made("z", Dtype::I64, &[0, 7], 0),
+        ];
+        write(&path, &tensors, &[]);
+        let loaded = store.load("host", std::slice::from_ref(&path), &LoadOptions::new());
+        let options = HoldOptions::new().replaces(true);
+        let loaded = loaded.expect("loaded");
+        loaded.publish("model", options).expect("published");
+        let model = store.open_expecting("model", loaded.hash()).expect("held");
+        for Made(name, _, shape, bytes) in &tensors {
+            let tensor = model.tensor(name).expect("a tensor");
+            let shape: Vec<u64> = shape.iter().map(|size| *size as u64).collect();
+            assert_eq!(tensor.info.shape, shape);
+            let mut found = vec![0; bytes.len()];
+            let own = tensor.bytes().expect("on the host");
+            own.read(0, &mut found).expect("inside");
+            assert!(found == *bytes, "{name} of {len}");
+        }
+        model.verify(&LoadOptions::new()).expect("as it was loaded");
+    }
+}
+
+#[test]
+fn a_directory_stands_for_the_checkpoint_in_it() {
+    let directory = Directory::new();
+    let store = store(&directory);
+    let (index, tensors) = checkpoint(&directory, 3);
+    let load = |path: &Path| {
+        let loaded = store.load("host", &[path.to_owned()], &LoadOptions::new());
+        loaded.expect("loaded").hash()
+    };
+    let files = index.parent().expect("its directory");
+    let by_index = load(&index);
+    assert_eq!(load(files), by_index);
+    // The other files of an index's directory do not count.
+    write(&files.join("c.safetensors"), &tensors[..1], &[]);
+    assert_eq!(load(files), by_index);
+    fs::remove_file(files.join("c.safetensors")).expect("removed");
+    fs::remove_file(&index).expect("removed");
+    assert_eq!(
+        load(files),
+        by_index,
+        "all files, in the order of their names"
+    );
+}
+
+#[test]
 fn files_that_are_no_safetensors_are_refused() {
     let directory = Directory::new();
     let store = store(&directory);
@@ -343,7 +406,21 @@ fn files_that_are_no_safetensors_are_refused() {
         index("c.json", r#"{"weight_map": {"t": "/etc/passwd"}}"#),
         index("d.json", r#"{"weight_map": {"other": "good"}}"#),
         directory.path().to_owned(),
+        path("fifo"),
+        index("fifo.json", r#"{"weight_map": {"t": "fifo"}}"#),
+        path("socket"),
+        "/dev/zero".into(),
+        path("empty"),
+        path("two"),
     ];
+    mknodat(CWD, path("fifo"), FileType::Fifo, Mode::RUSR, 0).expect("a FIFO");
+    let _socket = UnixListener::bind(path("socket")).expect("a socket");
+    for name in ["empty", "two"] {
+        fs::create_dir(path(name)).expect("a directory");
+    }
+    for name in ["a", "b"] {
+        index(&format!("two/{name}.safetensors.index.json"), "{}");
+    }
     for path in bad {
         let refused = store.load("host", std::slice::from_ref(&path), &LoadOptions::new());
         let refused = refused.expect_err(path.to_str().expect("text"));

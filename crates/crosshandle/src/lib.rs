@@ -141,9 +141,10 @@ mod sync;
 mod threads;
 mod types;
 
-/// For the adapters of this workspace alone: not part of the interface that programs may rely on.
+/// For the adapters and the Python module of this workspace alone: not part of the interface that programs may rely on.
 #[doc(hidden)]
 pub mod adapter_support {
+    pub use crate::os::fork::PerProcess;
     pub use crate::threads::background::{run, run_blocking};
 }
 

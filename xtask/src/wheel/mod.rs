@@ -48,6 +48,10 @@ const DEVELOPMENT: Profile = Profile {
     name: "dev",
     directory: "debug",
 };
+/// Minor versions of glibc 2 for which `auditwheel` has a platform tag, oldest first.
+const TAGS: [u32; 9] = [17, 28, 31, 34, 35, 36, 37, 38, 39];
+/// Largest size of a wheel to be installed elsewhere, in bytes.
+const LARGEST: u64 = 12_000_000;
 /// The benchmarks in Python.
 const BENCHES: &str = "benches/python";
 
@@ -57,10 +61,19 @@ struct Profile {
     directory: &'static str,
 }
 
-/// Builds the wheel in `target/wheels`, and says what it needs.
+/// Builds the wheel in `target/wheels`, and prints its size, its platform tag and its path.
 pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
     let wheel = make(workspace, &environment, &RELEASE)?;
+    let size = fs::metadata(&wheel)
+        .map_err(|error| format!("cannot read {}: {error}", wheel.display()))?
+        .len();
+    let megabytes = size as f64 / 1e6;
+    if size > LARGEST {
+        let most = LARGEST / 1_000_000;
+        return Err(format!("the wheel has {megabytes:.1} MB, over {most} MB"));
+    }
+    say(&format!("the wheel has {megabytes:.1} MB"));
     println!("{}", wheel.display());
     Ok(())
 }
@@ -124,11 +137,9 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
         &format!("manifest-path = {manifest:?}"),
     );
     write(&package.join("pyproject.toml"), project.as_bytes())?;
-    copy(
-        &workspace.root.join(PACKAGE).join("README.md"),
-        &package.join("README.md"),
-    )?;
-    let mut oldest = (2, 0);
+    copy(&own.join("README.md"), &package.join("README.md"))?;
+    copy(&workspace.root.join("LICENSE"), &package.join("LICENSE"))?;
+    let mut oldest = 0;
     for (name, place) in FILES {
         let file = built.join(name);
         oldest = oldest.max(glibc(&file)?);
@@ -137,6 +148,11 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
             &package.join("python").join("crosshandle").join(place),
         )?;
     }
+    let tag = TAGS
+        .iter()
+        .find(|tag| **tag >= oldest)
+        .map(|minor| format!("manylinux_2_{minor}"))
+        .ok_or_else(|| format!("no platform tag allows glibc 2.{oldest}, which the wheel needs"))?;
     let out = workspace.target.join("wheels").join(profile.directory);
     empty(&out)?;
     let mut maturin = command(&environment.python());
@@ -151,37 +167,58 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
             "--profile",
             profile.name,
         ])
-        .args(["--compatibility", "linux", "--out"])
+        .args(["--compatibility", &tag, "--out"])
         .arg(&out)
         .arg("--interpreter")
         .arg(environment.python());
     Step::new(workspace, "wheel", maturin).run()?;
-    oldest = oldest.max(glibc(&built.join("lib_crosshandle.so"))?);
     let wheel = fs::read_dir(&out)
         .map_err(|error| format!("cannot read {}: {error}", out.display()))?
         .flatten()
         .map(|entry| entry.path())
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
         .ok_or_else(|| format!("maturin left no wheel in {}", out.display()))?;
+    audit(environment, &wheel, &tag)?;
     say(&format!(
-        "the wheel needs glibc {}.{} or newer",
-        oldest.0, oldest.1
+        "the wheel is for {tag}: glibc 2.{oldest} or newer"
     ));
     Ok(wheel)
 }
 
-/// Returns the newest version of glibc of which an ELF file wants a symbol: the versions stand in its
-/// table of names.
-fn glibc(file: &Path) -> Result<(u32, u32)> {
+/// Has `auditwheel` look at every program and library in a wheel. Fails if one of them needs more than
+/// the wheel's tag allows.
+fn audit(environment: &Environment, wheel: &Path, tag: &str) -> Result<()> {
+    let output = command(&environment.python())
+        .args(["-m", "auditwheel", "show"])
+        .arg(wheel)
+        .output()
+        .map_err(|error| format!("cannot run auditwheel: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // The sentence is wrapped at any of its spaces.
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let confirmed = format!("consistent with the following platform tag: \"{tag}_");
+    if output.status.success() && words.contains(&confirmed) {
+        return Ok(());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!(
+        "auditwheel does not confirm {tag} for {}:\n{text}{errors}",
+        wheel.display()
+    ))
+}
+
+/// Returns the newest minor version of glibc 2 whose symbols an ELF file needs. The table of names in the
+/// file has the versions.
+fn glibc(file: &Path) -> Result<u32> {
     let bytes =
         fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    let mut newest = (2, 0);
+    let mut newest = 0;
     for start in memchr(&bytes, b"GLIBC_2.") {
         let digits = bytes[start..]
             .iter()
             .take_while(|byte| byte.is_ascii_digit());
         let minor = String::from_utf8_lossy(&digits.copied().collect::<Vec<_>>()).parse();
-        newest = newest.max((2, minor.unwrap_or(0)));
+        newest = newest.max(minor.unwrap_or(0));
     }
     Ok(newest)
 }

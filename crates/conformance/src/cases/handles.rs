@@ -338,6 +338,7 @@ pub(crate) fn bundles_cross(harness: &Harness) -> Verdict {
         let ready = ReadyEvent {
             handle: event.handle()?,
             value: event.submitted() + 1,
+            is_complete: false,
         };
         let size = memory.len() / count;
         transfer.write(&memory, (count - 1) * size, &pattern(count as u64, 100))?;

@@ -47,6 +47,7 @@ from ._errors import (
     WrongKeyError,
 )
 from ._paths import command, ur_adapter
+from ._pending import Limits, Pending, Pickled, pending, pending_limits, pickled, release_pending
 from ._sharing import Bundle, alloc_empty, default_context, open, share
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidHandleError",
     "LimitReachedError",
+    "Limits",
     "Memory",
     "MemoryHandle",
     "NoDeviceError",
@@ -71,8 +73,10 @@ __all__ = [
     "Notifier",
     "OutOfMemoryError",
     "PeerDiedError",
+    "Pending",
     "PhysicalMemory",
     "PhysicalMemoryHandle",
+    "Pickled",
     "ProtocolError",
     "Queue",
     "ReadOnlyError",
@@ -88,6 +92,10 @@ __all__ = [
     "command",
     "default_context",
     "open",
+    "pending",
+    "pending_limits",
+    "pickled",
+    "release_pending",
     "share",
     "ur_adapter",
 ]

@@ -472,6 +472,29 @@ def pack_shared(
 def unpack(context: Context | None, data: bytes, *, writable: bool = True) -> tuple[str, list[Array]]:
     """Unpacks a bundle, and opens its memory in a context, or in the default contexts of its devices."""
 
+def keep(objects: list[Any], receivers: int) -> bytes:
+    """Keeps objects until so many processes have opened them. Returns the ticket that each receiver gives to `opened`.
+    Waits for room if too much is kept."""
+
+def opened(context: Context, ticket: bytes) -> None:
+    """Tells the sender of a pickle that this process has opened the object."""
+
+def kept() -> tuple[int, int]:
+    """Returns how many pickled objects are kept, and how many bytes they alone keep."""
+
+def release_kept() -> int:
+    """Keeps none of the pickled objects any longer. Returns how many were kept."""
+
+def wait_for_receivers(patience: float | None) -> int:
+    """Waits until all pickled objects have been opened. Returns once `patience` seconds pass in which none was, with the
+    number of those that are left."""
+
+def kept_limits() -> tuple[int, int, float | None]:
+    """Returns the limits: objects, bytes, and the seconds that pickling waits for room, where `None` is for ever."""
+
+def set_kept_limits(objects: int, bytes: int, timeout: float | None) -> None:
+    """Sets the limits."""
+
 def forget_contexts() -> None:
     """Forgets which contexts are the default ones, so that they can end."""
 

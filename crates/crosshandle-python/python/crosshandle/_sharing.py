@@ -86,6 +86,10 @@ class Bundle:
         self._arrays: Sequence[Array] | None = arrays
         # The memory that a long bundle's table is in.
         self._table = table
+        # How the arrays are arranged, of a bundle that came from another process and has them open.
+        self._structure: str | None = None
+        # The event that says when the bytes are there.
+        self._event: Event | None = None
 
     def __bytes__(self) -> bytes:
         if self._arrays is None:
@@ -94,8 +98,17 @@ class Bundle:
 
     def release(self) -> None:
         """Lets go of the arrays."""
-        self._arrays = self._table = None
+        self._arrays = self._table = self._event = None
         self._leaves = ()
+
+    def _parts(self) -> list[Any]:
+        """What a process must keep so that another one can open the bundle."""
+        return [*(self._arrays or ()), *(part for part in (self._table, self._event) if part is not None)]
+
+    def __reduce__(self) -> Any:
+        from . import _pending
+
+        return _pending.reduced_bundle(self)
 
     def __enter__(self) -> Bundle:
         return self
@@ -152,7 +165,19 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     arrays = _arrays(leaves, copy)
     ready = None if event is None else (event.handle(), event.submitted)
     data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
-    return Bundle(data, leaves, arrays, table)
+    bundle = Bundle(data, leaves, arrays, table)
+    bundle._event = event
+    return bundle
+
+
+def _open_received(data: bytes) -> Bundle:
+    """A bundle that another process has pickled. It has its arrays open."""
+    structure, arrays = _rust.unpack(None, data)
+    # The table of a long bundle is the sender's: this process has one of its own.
+    data, table = _rust.pack_shared(default_context(), structure, arrays, False)
+    bundle = Bundle(data, arrays, arrays, table)
+    bundle._structure = structure
+    return bundle
 
 
 def open_read_only(data: bytes) -> Any:
@@ -171,6 +196,9 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
     # Bytes are asked for first: they come over and over.
     if type(data) is builtins.bytes and data.startswith(b"xhb"):
         return _open_bundle(data, context, writable)
+    if isinstance(data, Bundle) and data._structure is not None and data._arrays is not None and writable:
+        # They are open, and their maker may have freed them.
+        return _arranged(data._structure, data._arrays)
     if isinstance(data, Bundle):
         # Until its memory is open, a bundle keeps it.
         return _open_bundle(bytes(data), context, writable)
@@ -195,7 +223,10 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
 
 
 def _open_bundle(data: bytes, context: Context | None, writable: bool) -> Any:
-    structure, arrays = _rust.unpack(context, data, writable=writable)
+    return _arranged(*_rust.unpack(context, data, writable=writable))
+
+
+def _arranged(structure: str, arrays: Sequence[Array]) -> Any:
     if structure == "null" and len(arrays) == 1:
         return arrays[0]
     rest = iter(arrays)

@@ -423,7 +423,8 @@ class Store:
         (a multiple of 32 MiB), `"sleepable"` for any: such a model can `sleep` and `wake`. If the addresses are taken,
         `AddressTakenError` is raised, or with `or_elsewhere` others are used.
         With `back_up`, this process brings the model back to the next holder if the one that runs and its successor die at
-        the same moment; that takes some descriptors. An update that is under way is waited for, at most `timeout` seconds.
+        the same moment; that takes some descriptors. The holder, and the end of an update that is under
+        way, are waited for at most `timeout` seconds.
         """
         options = {"expected_hash": expected_hash, "or_elsewhere": or_elsewhere, "back_up": back_up}
         model = self._store.open(name, place=place, timeout=timeout, options=options)
@@ -499,7 +500,8 @@ class Store:
         """Opens a model to write its tensors in place.
 
         With `claim` this process is its one writer until it ends: others are let in when it has. `timeout` is how long to
-        wait until the writer before has provably ended, in seconds; `force` does not ask for the proof.
+        wait until the writer before has provably ended, in seconds; `force` does not ask for the proof. A `timeout` that
+        is not 0 also limits how long the holder may take to answer (otherwise 30 s).
         """
         return Updater(self._store.updater(name, claim=claim, force=force, timeout=timeout))
 

@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing.queues
+import pickle
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,8 +27,8 @@ from typing import Any
 import torch
 
 from . import _crosshandle as _rust
-from ._crosshandle import Event
-from ._sharing import Bundle, default_context, open, share
+from ._pending import keep, opened
+from ._sharing import default_context, open, share
 from ._libraries.torch_store import load_state_dict as load_state_dict
 
 atexit.register(_rust.stop_freeing)
@@ -74,33 +76,17 @@ class MemPool(torch.cuda.MemPool):
             weakref.finalize(self, _rust.abandon_arena, number, arena)
 
 
-# What was sent and not opened yet: the bundle and its event, which the receiver signals when it has opened the tensor.
-_sent: list[tuple[Bundle, Event]] = []
-_MOST_SENT = 1 << 16
-
-
-def _keep(bundle: Bundle, event: Event) -> None:
-    with _lock:
-        if len(_sent) >= _MOST_SENT or any(event.submitted >= 2 for _, event in _sent[:2]):
-            _sent[:] = [sent for sent in _sent if sent[1].submitted < 2]
-        if len(_sent) >= _MOST_SENT:
-            raise RuntimeError(f"{_MOST_SENT} tensors were sent and not received")
-        _sent.append((bundle, event))
-
-
-def _open_tensor(data: bytes, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
+def _open_tensor(data: bytes, ticket: bytes, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
     """What a pickled tensor is made of again. Runs nothing that the sender chose."""
-    array = open(data)
-    tensor: torch.Tensor = array.torch()
-    # The sender lets go of its tensor.
-    array.event.signal()
+    tensor: torch.Tensor = open(data).torch()
+    opened(ticket)
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     tensor.requires_grad_(requires_grad)
     return tensor
 
 
-def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[bytes, bool, bool]]:
+def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[bytes, bytes, bool, bool]]:
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
             "this tensor requires a gradient and is no leaf, and autograd does not cross processes: detach() it"
@@ -108,29 +94,48 @@ def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[by
     event = default_context(f"cuda:{tensor.get_device()}").event()
     event.signal(torch.cuda.current_stream(tensor.device))
     bundle = share(tensor.detach(), event=event)
-    _keep(bundle, event)
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    return _open_tensor, (bytes(bundle), tensor.requires_grad, is_parameter)
+    return _open_tensor, (bytes(bundle), keep(bundle._parts()), tensor.requires_grad, is_parameter)
 
 
-def pending() -> int:
-    """How many tensors were sent by `torch.multiprocessing` and not opened yet. They are kept until then."""
-    with _lock:
-        _sent[:] = [sent for sent in _sent if sent[1].submitted < 2]
-        return len(_sent)
+class _PickledByPut:
+    """An object that `Queue.put` has pickled, in its caller's thread."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes):
+        self._data = data
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return pickle.loads, (self._data,)
+
+
+def _pickled_by_put(value: Any) -> Any:
+    """Pickles an object now, if a tensor in it may depend on the current stream. The thread of the queue that would do so
+    later has other current streams."""
+    if isinstance(value, (str, bytes, int, float, type(None))) or not torch.cuda.is_initialized():
+        return value
+    try:
+        return _PickledByPut(bytes(ForkingPickler.dumps(value)))
+    except Exception:
+        # The thread of the queue reports it, as for any other object.
+        return value
 
 
 class Registration:
     """What `register` has changed; `with` and `undo` change it back."""
 
-    def __init__(self, before: dict[type, Any]):
+    def __init__(self, before: dict[type, Any], puts: dict[type, Any]):
         self._before: dict[type, Any] | None = before
+        self._puts = puts
 
     def undo(self) -> None:
         """Lets torch send tensors itself again."""
         if self._before is not None:
             for kind, reducer in self._before.items():
                 ForkingPickler.register(kind, reducer)
+            for kind, put in self._puts.items():
+                setattr(kind, "put", put)
             self._before = None
 
     def __enter__(self) -> Registration:
@@ -148,6 +153,9 @@ def register() -> Registration:
     The program stays as it is. A sender may free the tensor, and exit once the receiver has it; segments that grow
     (`expandable_segments`) work; nothing needs ptrace rights, and nothing that the sender chose runs in the
     receiver. Tensors on the host are sent by torch as before. The receiving process imports this module by itself.
+
+    The receiver's stream waits for what the stream that is current when `put` is called was given before. A tensor is
+    kept until the receiver has opened it, as everything is that is pickled: see `crosshandle.pending`.
     """
     import torch.multiprocessing  # registers torch's own
 
@@ -162,4 +170,12 @@ def register() -> Registration:
             return _reduce(tensor) if is_ours else own(tensor)
 
         ForkingPickler.register(kind, reduce)
-    return Registration(before)
+    puts: dict[type, Any] = {}
+    for queue in (multiprocessing.queues.Queue, multiprocessing.queues.JoinableQueue):
+        put = puts[queue] = queue.put
+
+        def put_pickled(self: Any, obj: Any, *rest: Any, put: Any = put, **named: Any) -> None:
+            put(self, _pickled_by_put(obj), *rest, **named)
+
+        setattr(queue, "put", put_pickled)
+    return Registration(before, puts)

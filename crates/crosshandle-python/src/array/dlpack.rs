@@ -94,10 +94,13 @@ trait Managed: Sized {
         let size = dtype.bytes() as i64;
         let mut sizes = Box::from_iter(shape.iter().map(|size| *size as i64));
         // Where there is one element at most, no distance counts, and torch takes none that is negative.
-        let steps = shape.iter().zip(strides).map(|(elements, stride)| match *elements > 1 {
-            true => *stride as i64 / size,
-            false => (*stride as i64 / size).abs(),
-        });
+        let steps = shape
+            .iter()
+            .zip(strides)
+            .map(|(elements, stride)| match *elements > 1 {
+                true => *stride as i64 / size,
+                false => (*stride as i64 / size).abs(),
+            });
         let mut steps = Box::from_iter(steps);
         let tensor = Tensor {
             data: array.address() as *mut c_void,

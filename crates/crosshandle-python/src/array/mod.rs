@@ -16,7 +16,7 @@ use crate::error::Failure;
 use crate::event::Event;
 use crate::foreign::{Foreign, Place};
 use crate::handle::MemoryHandle;
-use crate::memory::{Memory, SharedMemory};
+use crate::memory::{Memory, SharedMemory, pending};
 use crosshandle::Error;
 use crosshandle::handle::BackendKind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
@@ -257,7 +257,7 @@ impl Array {
     /// stream if the library has one, otherwise the host. Views and pickles of the array keep it. An array over parts
     /// with different events waits for each, and this is the first.
     #[getter]
-    fn event(&self) -> Option<Event> {
+    pub(crate) fn event(&self) -> Option<Event> {
         self.ready.first().map(Signal::event)
     }
 
@@ -491,13 +491,11 @@ impl Array {
         Self::copy(slf)
     }
 
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let module = slf.py().import("crosshandle")?;
         let bundle = module.getattr("share")?.call1((slf,))?;
         let bytes = bundle.call_method0("__bytes__")?.cast_into::<PyBytes>()?;
-        Ok((module.getattr("open")?, (bytes,)))
+        pending::reduced(slf, "open", &bytes)
     }
 
     fn __repr__(&self) -> String {

@@ -66,17 +66,17 @@ impl Ready {
         signals.try_for_each(|signal| signal.event().wait_value(py, signal.value, None))
     }
 
-    /// Returns what the next process waits for. What has completed is left out, so that an event may end before the
-    /// arrays do. Fails as the wait would.
-    pub(crate) fn unfinished(&self) -> Result<Vec<ReadyEvent>> {
-        let mut unfinished = Vec::new();
-        for signal in &self.0 {
-            if !signal.is_complete()? {
-                let Signal { handle, value, .. } = **signal;
-                unfinished.push(ReadyEvent { handle, value });
-            }
-        }
-        Ok(unfinished)
+    /// Returns what the next process waits for. Fails as the wait would.
+    pub(crate) fn passed_on(&self) -> Result<Vec<ReadyEvent>> {
+        let signals = self.0.iter().map(|signal| {
+            let Signal { handle, value, .. } = **signal;
+            Ok(ReadyEvent {
+                handle,
+                value,
+                is_complete: signal.is_complete()?,
+            })
+        });
+        signals.collect()
     }
 
     fn add(&mut self, other: &Self) {

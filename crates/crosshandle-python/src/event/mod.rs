@@ -8,10 +8,11 @@ use crate::context::streams;
 use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
+use crate::memory::pending;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyList;
 
 /// A counter of signals that processes share.
 ///
@@ -182,12 +183,8 @@ impl Event {
         self.__copy__()
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let bytes = self.handle()?.__bytes__(py);
-        Ok((py.import("crosshandle")?.getattr("open")?, (bytes,)))
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        pending::reduced(slf, "open", &slf.get().handle()?.__bytes__(slf.py()))
     }
 
     fn __repr__(&self) -> String {

@@ -21,7 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The allocations that a context has adopted and that something still uses, by address.
 #[derive(Default)]
-pub(crate) struct Wholes(Mutex<HashMap<usize, Whole>>, Mutex<HashMap<Loan, Weak<SharedMemory>>>);
+pub(crate) struct Wholes(
+    Mutex<HashMap<usize, Whole>>,
+    Mutex<HashMap<Loan, Weak<SharedMemory>>>,
+);
 
 /// What is lent: the addresses of the memory and of its owners.
 type Loan = (usize, Vec<usize>);

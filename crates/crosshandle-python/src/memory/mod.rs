@@ -1,5 +1,6 @@
 //! Memory.
 
+pub(crate) mod pending;
 pub(crate) mod physical;
 
 use crate::array::{Array, Arrivals, Layout};
@@ -458,21 +459,17 @@ impl Memory {
         self.__copy__(py)
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let shared = self.shared()?;
-        shared.check_openable(py)?;
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let shared = slf.get().shared()?;
+        shared.check_openable(slf.py())?;
         let handle = shared.handle(shared.is_read_only())?;
-        let bytes = PyBytes::new(py, handle.as_bytes());
+        let bytes = PyBytes::new(slf.py(), handle.as_bytes());
         // It arrives as it is here, whatever the handle grants.
         let open = match shared.is_read_only() {
             true => "open_read_only",
             false => "open",
         };
-        let module = py.import("crosshandle._sharing")?;
-        Ok((module.getattr(open)?, (bytes,)))
+        pending::reduced(slf, open, &bytes)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::handle::PhysicalMemoryHandle;
 use crate::interrupt::detached;
-use crate::memory::no_read_only;
+use crate::memory::{no_read_only, pending};
 use crosshandle::Access;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// lives as long as it is held, mapped or open in any process.
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct PhysicalMemory {
-    memory: crosshandle::PhysicalMemory,
+    pub(crate) memory: crosshandle::PhysicalMemory,
     /// The handle by which it was opened, if it was.
     handle: Option<crosshandle::PhysicalMemoryHandle>,
 }
@@ -65,12 +65,8 @@ impl PhysicalMemory {
         self.nbytes()
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let bytes = self.handle(false)?.__bytes__(py);
-        Ok((py.import("crosshandle")?.getattr("open")?, (bytes,)))
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        pending::reduced(slf, "open", &slf.get().handle(false)?.__bytes__(slf.py()))
     }
 
     fn __repr__(&self) -> String {

@@ -25,6 +25,10 @@ use std::time::{Duration, Instant};
 /// a long wait asks twice as often. Doubled: Ctrl-C ends it up to a second late.
 const SLICE: Duration = Duration::from_millis(500);
 
+/// The same for a claim, for which the holder looks at all processes. Halved: a claim may fail on a machine that is so busy
+/// that a look takes longer. Doubled: Ctrl-C ends it up to two seconds late.
+const CLAIM_SLICE: Duration = Duration::from_secs(1);
+
 /// Models that a holder keeps under names.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreClient(Store);
@@ -188,7 +192,11 @@ impl StoreClient {
         timeout: Option<f64>,
     ) -> Result<StoreUpdater> {
         if !claim {
-            let updater = py.detach(|| self.0.updater(name))?;
+            let timeout = interrupt::timeout(timeout)?.filter(|timeout| !timeout.is_zero());
+            let updater = py.detach(|| match timeout {
+                Some(timeout) => self.0.updater_timeout(name, timeout),
+                None => self.0.updater(name),
+            })?;
             return Ok(StoreUpdater::new(updater));
         }
         let begin = Instant::now();
@@ -196,9 +204,12 @@ impl StoreClient {
         let wanted = interrupt::timeout(timeout)?.unwrap_or(Duration::MAX);
         loop {
             let left = wanted.saturating_sub(begin.elapsed());
-            let options = options.clone().wait(left.min(SLICE));
+            let options = options.clone().wait(left.min(CLAIM_SLICE));
+            let is_last = left <= CLAIM_SLICE;
             match py.detach(|| self.0.claim(name, &options)) {
-                Err(error) if error.is_fenced() && !left.is_zero() => py.check_signals()?,
+                Err(error) if (error.is_fenced() || error.is_timeout()) && !is_last => {
+                    py.check_signals()?;
+                }
                 claimed => return Ok(StoreUpdater::new(claimed?)),
             }
         }

@@ -8,12 +8,13 @@ use crosshandle_store::{LoadOptions, Model};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// The longest time that a wait has the model's lock, and does not look for signals of the system. Halved: a long wait
-/// costs twice the processor time. Doubled: calls of other threads wait that much longer.
-const SLICE: Duration = Duration::from_millis(40);
+/// Longest time for which a wait does not check for signals of the system such as Ctrl-C. `sleep`, `wake` and `refresh`
+/// of another thread wait for its end, too. Halved: on a busy machine a wait may never reach a writer that it has not
+/// asked yet. Doubled: Ctrl-C ends a wait up to 400 ms late.
+const SLICE: Duration = Duration::from_millis(200);
 
 /// As `SLICE` for a wake, which asks the holder first. Halved: a wake that waits for an update asks twice as often, and
 /// may not find out in one slice that a claim is abandoned. Doubled: Ctrl-C ends it up to a second late.
@@ -25,24 +26,28 @@ const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A model that was opened: one mapping, in which all its tensors are.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
-pub(crate) struct StoreModel(Mutex<Model>);
+pub(crate) struct StoreModel(RwLock<Model>);
 
 impl StoreModel {
     pub(super) fn new(model: Model) -> Self {
-        Self(Mutex::new(model))
+        Self(RwLock::new(model))
     }
 
-    /// Calls `f` with the model, without the interpreter's lock: another thread may have the model's.
+    /// Calls `f` with the model, without the interpreter's lock: another thread may change the model.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        f: impl FnOnce(&mut Model) -> crosshandle_store::Result<T> + Send,
+        f: impl FnOnce(&Model) -> crosshandle_store::Result<T> + Send,
     ) -> Result<T> {
-        Ok(py.detach(|| f(&mut self.lock()))?)
+        Ok(py.detach(|| f(&self.read()))?)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Model> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Model> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Model> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,9 +140,7 @@ impl StoreModel {
 
     /// Waits until no update is under way. Returns a number that updates change.
     fn stable(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
-        wait(py, timeout, SLICE, |slice| {
-            self.waited(|model| model.stable(slice))
-        })
+        wait(py, timeout, SLICE, |slice| self.read().stable(slice))
     }
 
     /// Returns whether no update has begun since a number was returned.
@@ -148,40 +151,29 @@ impl StoreModel {
     /// Waits for the end of an update after the one with this number.
     fn next_update(&self, py: Python<'_>, number: u64, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| {
-            self.waited(|model| model.next_update(number, slice))
+            self.read().next_update(number, slice)
         })
     }
 
     /// Reads names and hash again.
     fn refresh(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
-        wait(py, timeout, SLICE, |slice| {
-            self.waited(|model| model.refresh(slice))
-        })
+        wait(py, timeout, SLICE, |slice| self.write().refresh(slice))
     }
 
     /// Unmaps the memory, and keeps its addresses. With `to`, the name's memory is on that device from then on.
     #[pyo3(signature = (to = None))]
     fn sleep(&self, py: Python<'_>, to: Option<&str>) -> Result<()> {
-        self.with(py, |model| match to {
-            Some(device) => model.sleep_to(device, &LoadOptions::new()),
-            None => model.sleep(),
-        })
+        Ok(py.detach(|| match to {
+            Some(device) => self.write().sleep_to(device, &LoadOptions::new()),
+            None => self.write().sleep(),
+        })?)
     }
 
     /// Maps what the name stands for now at the same addresses. Returns whether that is something else.
     fn wake(&self, py: Python<'_>) -> Result<bool> {
         let patience = Some(UPDATE_PATIENCE.as_secs_f64());
         wait(py, patience, WAKE_SLICE, |slice| {
-            self.waited(|model| model.wake_within(slice))
+            self.write().wake_within(slice)
         })
-    }
-}
-
-impl StoreModel {
-    fn waited<T>(
-        &self,
-        f: impl FnOnce(&mut Model) -> crosshandle_store::Result<T>,
-    ) -> crosshandle_store::Result<T> {
-        f(&mut self.lock())
     }
 }

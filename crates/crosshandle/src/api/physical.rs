@@ -4,7 +4,9 @@ use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
-use crate::ipc::{Attachment, Credential, ExportCells, First, Particulars, Record, Shared};
+use crate::ipc::{
+    Attachment, Credential, Deadline, ExportCells, First, Particulars, Record, Shared,
+};
 use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
@@ -53,7 +55,8 @@ impl PhysicalMemory {
         access: Access,
     ) -> Result<Self> {
         let fields = handle.fields();
-        let (memory, len) = Self::open_segment(core, HandleKind::PhysicalMemory, &fields, access)?;
+        let (kind, deadline) = (HandleKind::PhysicalMemory, core.deadline());
+        let (memory, len) = Self::open_segment(core, kind, &fields, access, &deadline)?;
         if len != fields.length || fields.offset != 0 {
             return Err(Error::Extent {
                 end: fields.offset + fields.length,
@@ -69,13 +72,13 @@ impl PhysicalMemory {
         kind: HandleKind,
         fields: &Fields,
         access: Access,
+        deadline: &Deadline,
     ) -> Result<(Self, u64)> {
         core.check_memory(fields, access)?;
         let credential = Credential::of(fields);
-        let deadline = core.deadline();
         let next = First::Memory(access);
-        let (attachment, fetched) = core.ask_either(fields, next, &deadline, |attachment| {
-            attachment.fetch(fields, access, &deadline)
+        let (attachment, fetched) = core.ask_either(fields, next, deadline, |attachment| {
+            attachment.fetch(fields, access, deadline)
         })?;
         let len = fetched.len;
         // Before a driver hears of it.
@@ -84,7 +87,7 @@ impl PhysicalMemory {
             return Err(Error::Extent { end, actual: len });
         }
         let memory = core.backend().import_physical(fetched.into())?;
-        attachment.hold(&credential, &deadline)?;
+        attachment.hold(&credential, deadline)?;
         let (context, index) = (attachment.context(), credential.record.index);
         let name = || attachment.name_of(index);
         observe::opened(kind, context, index, len as usize, name);

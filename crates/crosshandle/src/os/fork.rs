@@ -16,30 +16,33 @@ use super::is_planted;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{DupFlags, dup3};
 use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-static FORKED: AtomicBool = AtomicBool::new(false);
+/// The number of forks between this process and the first one that watched for them.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Makes [`is_forked`] notice forks from now on.
+/// Makes [`is_forked`], [`Birth`] and [`PerProcess`] notice forks from now on.
 pub(crate) fn watch_forks() {
-    static WATCHING: Once = Once::new();
-    WATCHING.call_once(|| {
-        // For the first time here: reading the environment is not allowed in the handler.
-        is_planted("");
-        // SAFETY: the handler stores to atomics and makes system calls, which is allowed after a
-        // fork.
-        let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        if result != 0 {
-            tracing::warn!(result, "a fork will not be noticed");
-        }
-    });
+    // No `Once`: a child that is forked while another thread runs it would wait for ever.
+    static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+    if IS_WATCHING.load(Ordering::Relaxed) || IS_WATCHING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // For the first time here: reading the environment is not allowed in the handler.
+    is_planted("");
+    // SAFETY: the handler stores to atomics and makes system calls, which is allowed after a fork.
+    let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    if result != 0 {
+        tracing::warn!(result, "a fork will not be noticed");
+    }
 }
 
 /// Runs in a forked child, in which no other thread exists.
 extern "C" fn in_child() {
-    FORKED.store(true, Ordering::Relaxed);
+    FORKS.fetch_add(1, Ordering::Relaxed);
     if !is_planted("finding-10") {
         KEPT.replace_all();
     }
@@ -50,42 +53,125 @@ extern "C" fn in_child() {
 /// give it back, and locks may be held by threads that don't exist in the child.
 #[inline]
 pub(crate) fn is_forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
+    FORKS.load(Ordering::Relaxed) != 0
+}
+
+/// The process that an object was made in. A forked child has copies of its parent's objects. It must
+/// neither use them nor give back what they share with other processes. Their locks may be held by
+/// threads that don't exist in the child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Birth(u32);
+
+impl Birth {
+    /// Returns the birth of an object that this process makes now.
+    #[inline]
+    pub(crate) fn here() -> Self {
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether the object was made by a process that this one was forked from.
+    #[inline]
+    pub(crate) fn is_inherited(self) -> bool {
+        self != Self::here()
+    }
+}
+
+/// A static value that each process makes for itself: a forked child starts with a new one. The
+/// child's copy of its parent's value is leaked, and none of its locks is ever touched.
+pub struct PerProcess<T: 'static> {
+    current: AtomicPtr<Own<T>>,
+    make: fn() -> T,
+}
+
+/// A value, and the process that made it.
+struct Own<T> {
+    birth: Birth,
+    value: T,
+}
+
+impl<T: Send + Sync + 'static> PerProcess<T> {
+    /// Makes the static. `make` is called in each process that uses it, at least once.
+    pub const fn new(make: fn() -> T) -> Self {
+        Self {
+            current: AtomicPtr::new(ptr::null_mut()),
+            make,
+        }
+    }
+
+    #[cold]
+    fn replace(&self, former: *mut Own<T>) -> &'static T {
+        watch_forks();
+        let own = Box::into_raw(Box::new(Own {
+            birth: Birth::here(),
+            value: (self.make)(),
+        }));
+        let exchanged =
+            self.current
+                .compare_exchange(former, own, Ordering::AcqRel, Ordering::Acquire);
+        let current = match exchanged {
+            Ok(_) => own,
+            Err(others) => {
+                // SAFETY: `own` came from a box and was given to no other thread.
+                drop(unsafe { Box::from_raw(own) });
+                others
+            }
+        };
+        // SAFETY: a value that was stored is never freed, and is only lent from then on.
+        unsafe { &(*current).value }
+    }
+}
+
+impl<T: Send + Sync + 'static> Deref for PerProcess<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        let current = self.current.load(Ordering::Acquire);
+        // SAFETY: it is null, or came from a box that is never freed, and is only lent from then on.
+        match unsafe { current.as_ref() } {
+            Some(own) if !own.birth.is_inherited() => &own.value,
+            _ => self.replace(current),
+        }
+    }
 }
 
 /// A descriptor that a forked child gets an inert file instead of. In a child, dropping it closes
 /// nothing.
 #[derive(Debug)]
-pub(crate) struct KeptFromChildren(ManuallyDrop<OwnedFd>);
+pub(crate) struct KeptFromChildren {
+    file: ManuallyDrop<OwnedFd>,
+    birth: Birth,
+}
 
 impl KeptFromChildren {
     /// Keeps a descriptor from children of later forks. Call it as soon as there is the descriptor:
     /// a fork in between gives the child a copy.
     pub(crate) fn new(file: OwnedFd) -> Self {
         watch_forks();
-        if !is_forked() {
-            KEPT.insert(file.as_raw_fd());
+        KEPT.insert(file.as_raw_fd());
+        Self {
+            file: ManuallyDrop::new(file),
+            birth: Birth::here(),
         }
-        Self(ManuallyDrop::new(file))
     }
 }
 
 impl AsFd for KeptFromChildren {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.file.as_fd()
     }
 }
 
 impl Drop for KeptFromChildren {
     fn drop(&mut self) {
-        if is_forked() {
+        if self.birth.is_inherited() {
             return;
         }
         // First: once it is closed, the number may be another file's.
-        KEPT.remove(self.0.as_raw_fd());
+        KEPT.remove(self.file.as_raw_fd());
         // SAFETY: the value is not used again: this is its drop.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
+        unsafe { ManuallyDrop::drop(&mut self.file) };
     }
 }
 

@@ -22,7 +22,7 @@ use crate::api::queue::Queue;
 use crate::api::virtual_range::VirtualRange;
 use crate::error::{Error, Result};
 use crate::handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
-use crate::ipc::late_completion;
+use crate::ipc::{Deadline, late_completion};
 use crate::observe;
 use crate::os::process;
 use crate::threads::driver_jobs;
@@ -33,6 +33,7 @@ use crate::types::{
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// A device in use: it allocates, exports and opens memory, and creates events and queues.
@@ -219,12 +220,7 @@ impl Context {
     /// [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle; limits of the system.
     #[inline]
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<Memory> {
-        let opened = Memory::open(self.core(), handle, Access::ReadWrite);
-        // `inspect_err` would move the memory once more.
-        if let Err(error) = &opened {
-            observe::not_opened(HandleKind::Memory, error);
-        }
-        opened
+        self.open_by(handle, Access::ReadWrite, &self.core().deadline())
     }
 
     /// Opens memory for reading only. For host memory the exporter sends a descriptor that allows no
@@ -233,7 +229,28 @@ impl Context {
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<Memory> {
-        let opened = Memory::open(self.core(), handle, Access::ReadOnly);
+        self.open_by(handle, Access::ReadOnly, &self.core().deadline())
+    }
+
+    /// Opens memory as [`open_memory`](Self::open_memory) or [`open_memory_read_only`](Self::open_memory_read_only)
+    /// does, and waits for other processes for at most `timeout`, in place of the context's
+    /// [`exchange_timeout`](ContextOptions::exchange_timeout).
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory); [`Error::TimedOut`](crate::Error::TimedOut).
+    pub fn open_memory_timeout(
+        &self,
+        handle: &MemoryHandle,
+        access: Access,
+        timeout: Duration,
+    ) -> Result<Memory> {
+        self.open_by(handle, access, &Deadline::after(timeout))
+    }
+
+    #[inline]
+    fn open_by(&self, handle: &MemoryHandle, access: Access, by: &Deadline) -> Result<Memory> {
+        let opened = Memory::open(self.core(), handle, access, by);
+        // `inspect_err` would move the memory once more.
         if let Err(error) = &opened {
             observe::not_opened(HandleKind::Memory, error);
         }
@@ -371,7 +388,26 @@ impl Context {
     /// [`profiling`](EventOptions::profiling).
     #[inline]
     pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
-        let opened = Event::open(self.core(), handle, options);
+        self.open_event_by(handle, options, &self.core().deadline())
+    }
+
+    /// Opens an event as [`open_event`](Self::open_event) does, and waits for its exporter for at most `timeout`, in
+    /// place of the context's [`exchange_timeout`](ContextOptions::exchange_timeout).
+    ///
+    /// # Errors
+    /// As [`open_event`](Self::open_event); [`Error::TimedOut`](crate::Error::TimedOut).
+    pub fn open_event_timeout(&self, handle: &EventHandle, timeout: Duration) -> Result<Event> {
+        self.open_event_by(handle, EventOptions::new(), &Deadline::after(timeout))
+    }
+
+    #[inline]
+    fn open_event_by(
+        &self,
+        handle: &EventHandle,
+        options: EventOptions,
+        by: &Deadline,
+    ) -> Result<Event> {
+        let opened = Event::open(self.core(), handle, options, by);
         if let Err(error) = &opened {
             observe::not_opened(HandleKind::Event, error);
         }

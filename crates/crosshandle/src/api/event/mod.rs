@@ -13,7 +13,7 @@ use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::event_protocol::WaitMode;
 use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
-use crate::ipc::{Credential, EventCore, First};
+use crate::ipc::{Credential, Deadline, EventCore, First};
 use crate::observe::waited;
 use crate::os::process;
 use crate::types::known;
@@ -150,6 +150,7 @@ impl Event {
         context: &ContextCore,
         handle: &EventHandle,
         options: EventOptions,
+        deadline: &Deadline,
     ) -> Result<Self> {
         if options.shareable.is_some() || options.profiling || options.isolated {
             return Err(Error::invalid(
@@ -159,8 +160,7 @@ impl Event {
         }
         let fields = handle.fields();
         context.check_event(&fields)?;
-        let deadline = context.deadline();
-        let attachment = context.attachment(&fields, First::Arena, &deadline)?;
+        let attachment = context.attachment(&fields, First::Arena, deadline)?;
         let native = match fields.backend == context.device().info().backend {
             true => context.backend().driver_events(),
             false => None,
@@ -173,7 +173,7 @@ impl Event {
             isolated,
             options.mode(),
             native,
-            &deadline,
+            deadline,
         )?;
         Ok(Self {
             core,

@@ -3,7 +3,7 @@
 use super::client::{HeldName, Holder};
 use super::message::{Offer, OfferedPart, Question};
 use super::segment::fetch;
-use super::tuning::{MAX_OFFERS, OFFER_INTERVAL};
+use super::tuning::{ANSWER_TIMEOUT, MAX_OFFERS, OFFER_INTERVAL};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address};
@@ -112,7 +112,8 @@ impl Holder {
             parts.push((handle, own));
         }
         let kept = Arc::new(Kept {
-            holder: self.clone(),
+            // No caller waits for the offers.
+            holder: self.within(self.timeout.max(ANSWER_TIMEOUT)),
             name: held.name.clone(),
             version: held.version,
             parts,

@@ -1,9 +1,10 @@
 //! The program's side of claims: one writer of a name at a time.
 
-use super::client::{HeldName, Holder, new_request, senseless};
+use super::client::{HeldName, Holder, after, new_request, senseless};
 use super::message::{Answer, Question};
 use super::tuning::CLAIM_INTERVAL;
 use crate::error::{Error, HolderFault, Result};
+use crate::threads::background;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,9 @@ impl ClaimOptions {
         self
     }
 
-    /// Sets how long to wait until the writer before has provably ended (default: not at all).
+    /// Sets how long to wait until the writer before has provably ended (default: not at all). A claim that waits also
+    /// gets the holder's answer within this time. One that does not wait gives the holder its
+    /// [`timeout`](Holder::timeout).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
@@ -88,15 +91,18 @@ impl Holder {
     /// holder, nothing has the name, or the name's token was not shown.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Lease> {
         let request = new_request()?;
-        // A clock has an end.
-        let deadline = Instant::now() + options.wait.min(Duration::from_secs(1 << 32));
+        let deadline = after(options.wait);
         loop {
+            let asked = match options.wait.is_zero() {
+                true => self.clone(),
+                false => self.within(deadline.saturating_duration_since(Instant::now())),
+            };
             let question = Question::Claim {
                 name: name.to_owned(),
                 forces: options.forces,
                 request,
             };
-            match self.ask(question) {
+            match asked.ask(question) {
                 Ok(Answer::Claimed(entry)) => {
                     return Ok(Lease {
                         holder: self.clone(),
@@ -111,9 +117,10 @@ impl Holder {
                 Err(error) => {
                     if error.is_timeout() || is_fenced(&error) {
                         // The holder may have let this process in since; it would keep others out.
-                        let _ = self.done(Question::EndClaim {
-                            name: name.to_owned(),
-                            request,
+                        let (holder, name) = (self.clone(), name.to_owned());
+                        // The holder may be stopped, and the caller's time is over.
+                        background::run_blocking(move || {
+                            let _ = holder.done(Question::EndClaim { name, request });
                         });
                     }
                     return Err(error);

@@ -208,7 +208,7 @@ impl Holder {
         self
     }
 
-    /// Sets how long to wait for an answer (default: 30 s).
+    /// Sets how long a call may wait for the holder (default: 30 s), however many questions the call takes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -354,9 +354,11 @@ impl Holder {
     /// [`Error::Holder`] if there is no holder.
     pub fn list(&self) -> Result<Vec<HeldName>> {
         let mut all: Vec<HeldName> = Vec::new();
+        let deadline = after(self.timeout);
         loop {
-            let after = all.last().map(|last| last.name.clone());
-            let Answer::Listed { names, more } = self.ask(Question::List { after })? else {
+            let last = all.last().map(|last| last.name.clone());
+            let question = Question::List { after: last };
+            let Answer::Listed { names, more } = self.ask_until(question, deadline)? else {
                 return Err(senseless());
             };
             let is_done = !more || names.is_empty();
@@ -425,6 +427,10 @@ impl Holder {
 
     /// Asks a question, again if the holder dies meanwhile. All questions may be asked twice.
     pub(super) fn ask(&self, question: Question) -> Result<Answer> {
+        self.ask_until(question, after(self.timeout))
+    }
+
+    fn ask_until(&self, question: Question, deadline: Instant) -> Result<Answer> {
         let request = Request {
             protocol: PROTOCOL,
             token: self.token.clone(),
@@ -434,8 +440,6 @@ impl Holder {
         if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(Error::invalid("the names, tokens and labels are too long"));
         }
-        // A clock has an end.
-        let deadline = Instant::now() + self.timeout.min(Duration::from_secs(1 << 32));
         let mut attempts = 0;
         loop {
             match self.ask_once(&bytes, deadline) {
@@ -509,6 +513,11 @@ impl Holder {
             ),
         }
     }
+}
+
+/// Returns when a time from now on is over. A clock has an end.
+pub(super) fn after(time: Duration) -> Instant {
+    Instant::now() + time.min(Duration::from_secs(1 << 32))
 }
 
 /// Bytes of the last entry of a list, which may begin within the limit.

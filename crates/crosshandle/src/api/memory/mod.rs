@@ -116,8 +116,9 @@ impl Memory {
         core: &Arc<ContextCore>,
         handle: &MemoryHandle,
         access: Access,
+        deadline: &Deadline,
     ) -> Result<Self> {
-        let opened = Opened::open(core, &handle.fields(), access)?;
+        let opened = Opened::open(core, &handle.fields(), access, deadline)?;
         Ok(Self::new(Source::Opened(Arc::new(opened))))
     }
 

@@ -20,11 +20,15 @@ pub(crate) struct Opened {
 
 impl Opened {
     #[inline]
-    pub(super) fn open(core: &Arc<ContextCore>, fields: &Fields, access: Access) -> Result<Self> {
+    pub(super) fn open(
+        core: &Arc<ContextCore>,
+        fields: &Fields,
+        access: Access,
+        deadline: &Deadline,
+    ) -> Result<Self> {
         core.check_memory(fields, access)?;
-        let deadline = core.deadline();
-        let imported = core.imported(fields, access, &deadline)?;
-        Self::of(imported, fields, access, &deadline)
+        let imported = core.imported(fields, access, deadline)?;
+        Self::of(imported, fields, access, deadline)
     }
 
     /// Counts an open of memory in a segment that is mapped here.

@@ -7,10 +7,11 @@ use crate::api::physical::PhysicalMemory;
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{HandleKind, MemoryHandle};
-use crate::ipc::Shared;
+use crate::ipc::{Deadline, Shared};
 use crate::types::{Access, Address, SharedBytes};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl VirtualRange {
     /// Opens memory that a process has exported, as [`Context::open_memory`](crate::Context::open_memory) does,
@@ -23,6 +24,28 @@ impl VirtualRange {
     /// length rounded up to at most 2 MiB more; [`Error::Unsupported`] for memory that shares its segment, and for
     /// memory of pieces.
     pub fn open_memory(self: &Arc<Self>, handle: &MemoryHandle, access: Access) -> Result<Memory> {
+        self.open_by(handle, access, &self.core.deadline())
+    }
+
+    /// Opens memory as [`open_memory`](Self::open_memory) does, and waits for other processes for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory); [`Error::TimedOut`].
+    pub fn open_memory_timeout(
+        self: &Arc<Self>,
+        handle: &MemoryHandle,
+        access: Access,
+        timeout: Duration,
+    ) -> Result<Memory> {
+        self.open_by(handle, access, &Deadline::after(timeout))
+    }
+
+    fn open_by(
+        self: &Arc<Self>,
+        handle: &MemoryHandle,
+        access: Access,
+        deadline: &Deadline,
+    ) -> Result<Memory> {
         let fields = handle.fields();
         if fields.offset != 0 {
             return Err(Error::Unsupported(
@@ -31,8 +54,13 @@ impl VirtualRange {
                     .into(),
             ));
         }
-        let (memory, _) =
-            PhysicalMemory::open_segment(&self.core, HandleKind::Memory, &fields, access)?;
+        let (memory, _) = PhysicalMemory::open_segment(
+            &self.core,
+            HandleKind::Memory,
+            &fields,
+            access,
+            deadline,
+        )?;
         let attachment = memory.attachment().map(Arc::clone);
         let attachment = attachment.ok_or(Error::Protocol("opened memory has no exporter"))?;
         let len = memory.len();
@@ -43,7 +71,7 @@ impl VirtualRange {
             access,
         });
         let imported = Imported::new(attachment, segment);
-        Memory::placed(imported, &fields, access, &self.core.deadline())
+        Memory::placed(imported, &fields, access, deadline)
     }
 }
 

@@ -32,6 +32,7 @@
 //! |---|---|
 //! | 8 | the number of the signal |
 //! | 104 | the handle of the event |
+//! | 1 | 1: the signal had completed when the bundle was packed |
 //!
 //! An array is:
 //!
@@ -85,6 +86,8 @@ pub struct ReadyEvent {
     pub handle: EventHandle,
     /// The number of the signal.
     pub value: u64,
+    /// Whether the packer saw the signal complete. Then a reader needs no event that has ended since.
+    pub is_complete: bool,
 }
 
 /// An array of a bundle: memory, and where the elements lie in it.

@@ -51,6 +51,7 @@ fn bundle() -> Bundle {
     let signal = |value| ReadyEvent {
         handle: event(),
         value,
+        is_complete: value == 9,
     };
     Bundle {
         structure: "{\"d\":{\"weight\":null,\"bias\":null}}".into(),
@@ -78,7 +79,10 @@ fn whole(bytes: &[u8]) -> Bundle {
 fn a_bundle_is_read_as_it_was_written() {
     let mut without = bundle();
     without.signals.clear();
-    without.arrays.iter_mut().for_each(|array| array.ready.clear());
+    without
+        .arrays
+        .iter_mut()
+        .for_each(|array| array.ready.clear());
     for bundle in [bundle(), without] {
         assert_eq!(whole(&bundle.encode().unwrap()), bundle);
     }
@@ -96,12 +100,16 @@ fn the_bytes_stay_as_they_are_described() {
     let signals = 20 + 33;
     assert_eq!(bytes[signals..signals + 8], 7_u64.to_le_bytes());
     assert_eq!(bytes[signals + 8..signals + 112], *event().as_bytes());
-    let first = signals + 2 * 112;
+    assert_eq!((bytes[signals + 112], bytes[signals + 225]), (0, 1));
+    let first = signals + 2 * 113;
     assert_eq!(bytes[first..first + 104], *memory().as_bytes());
     assert_eq!(bytes[first + 104..first + 108], [2, 32, 0, 2]);
     assert_eq!(bytes[first + 116..first + 120], [1, 0, 0, 0]);
     let second = first + 120 + 32 + 4;
-    assert_eq!(bytes[second + 116..second + 128], [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+    assert_eq!(
+        bytes[second + 116..second + 128],
+        [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]
+    );
     assert_eq!(bytes.len(), second + 128 + 4);
 }
 
@@ -164,7 +172,15 @@ fn each_fault_has_its_error() {
         assert_eq!(short, BundleError::TooShort);
     }
     let signals = 20 + 33;
-    assert!(matches!(with(signals + 20, &[0xff]), BundleError::Handle(_)));
+    assert!(matches!(
+        with(signals + 20, &[0xff]),
+        BundleError::Handle(_)
+    ));
+    let state = with(signals + 112, &[2]);
+    assert!(matches!(
+        state,
+        BundleError::Malformed { part: "signal", .. }
+    ));
     let text = with(20, &[0xff]);
     assert!(matches!(
         text,
@@ -173,7 +189,7 @@ fn each_fault_has_its_error() {
             ..
         }
     ));
-    let first = signals + 2 * 112;
+    let first = signals + 2 * 113;
     assert!(matches!(with(first, &[0]), BundleError::Handle(_)));
     let bits = with(first + 105, &[0]);
     assert!(matches!(
@@ -191,7 +207,10 @@ fn each_fault_has_its_error() {
     let second = first + 120 + 32 + 4;
     for (at, index) in [(first + 152, 2), (second + 124, 2), (second + 124, 0)] {
         let unknown = with(at, &[index]);
-        assert!(matches!(unknown, BundleError::Malformed { part: "array", .. }));
+        assert!(matches!(
+            unknown,
+            BundleError::Malformed { part: "array", .. }
+        ));
     }
     assert_eq!(with(second + 116, &[0xff; 4]), BundleError::TooShort);
     let unchanged = Bundle::decode(&{
@@ -291,6 +310,7 @@ proptest! {
         let signals = signals.iter().map(|(fields, value)| ReadyEvent {
             handle: EventHandle::new(fields),
             value: *value,
+            is_complete: value % 2 == 0,
         });
         let bundle = Bundle { structure, arrays, signals: signals.collect() };
         let bytes = bundle.encode().unwrap();

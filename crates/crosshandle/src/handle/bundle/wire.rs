@@ -13,7 +13,7 @@ const VERSION: u8 = b'3';
 const FLAG_TABLE: u32 = 1;
 /// Bytes of an array without dimensions, the shortest.
 const MIN_ARRAY_BYTES: usize = HANDLE_SIZE + 4 + 8 + 4;
-const SIGNAL_BYTES: usize = 8 + HANDLE_SIZE;
+const SIGNAL_BYTES: usize = 8 + HANDLE_SIZE + 1;
 
 /// A bundle as its bytes have it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -108,9 +108,10 @@ impl Bundle {
         let counts = self.counts().check()?;
         let mut bytes = Vec::with_capacity(counts.shortest_table() + counts.arrays * 36);
         bytes.extend(self.structure.as_bytes());
-        for ReadyEvent { handle, value } in &self.signals {
-            bytes.extend(value.to_le_bytes());
-            bytes.extend(handle.as_bytes());
+        for signal in &self.signals {
+            bytes.extend(signal.value.to_le_bytes());
+            bytes.extend(signal.handle.as_bytes());
+            bytes.push(u8::from(signal.is_complete));
         }
         for array in &self.arrays {
             let layout = &array.layout;
@@ -151,7 +152,12 @@ impl Bundle {
         let mut bytes = Vec::with_capacity(20 + more + 4);
         bytes.extend(MAGIC);
         bytes.push(VERSION);
-        for number in [flags, counts.arrays as u32, counts.signals as u32, counts.structure as u32] {
+        for number in [
+            flags,
+            counts.arrays as u32,
+            counts.signals as u32,
+            counts.structure as u32,
+        ] {
             bytes.extend(number.to_le_bytes());
         }
         bytes
@@ -258,9 +264,17 @@ fn read_table(mut reader: Reader<'_>, counts: Counts) -> Result<Bundle, BundleEr
         .map_err(|_| malformed("structure", "it is no text"))?;
     let mut signals = Vec::with_capacity(counts.signals);
     for _ in 0..counts.signals {
+        let value = reader.u64()?;
+        let handle = EventHandle::from_bytes(reader.take(HANDLE_SIZE)?)?;
+        let is_complete = match reader.array()? {
+            [0] => false,
+            [1] => true,
+            _ => return Err(malformed("signal", "its state has no such number")),
+        };
         signals.push(ReadyEvent {
-            value: reader.u64()?,
-            handle: EventHandle::from_bytes(reader.take(HANDLE_SIZE)?)?,
+            handle,
+            value,
+            is_complete,
         });
     }
     let mut arrays = Vec::with_capacity(counts.arrays);
