@@ -2,7 +2,7 @@
 //! (`crosshandle::handle::bundle`); `crosshandle/_sharing.py` has the grammar of their structure.
 
 use crate::array::{Array, Dtype, Layout, Ready, Signal};
-use crate::context::Context;
+use crate::context::{Context, default_context};
 use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt::detached;
@@ -96,7 +96,7 @@ pub(crate) fn unpack<'py>(
         Unpacked::Whole(bundle) => bundle,
         Unpacked::Head(_) => {
             // The table is memory of the host, wherever the arrays are.
-            let host = host_context(py)?;
+            let host = default_context(py, None)?;
             let context = &host.get().0;
             detached(py, || context.unpack_bundle(data))?
         }
@@ -161,7 +161,7 @@ fn open_signals<'py>(
             Entry::Vacant(vacant) => {
                 let context = match bundle.arrays.first() {
                     Some(array) => context_of(&array.handle)?,
-                    None => host_context(py)?,
+                    None => default_context(py, None)?,
                 };
                 let context = &context.get().0;
                 vacant.insert(py.detach(|| context.open_event(&signal.handle)))
@@ -263,12 +263,6 @@ fn add<'py>(
     });
     groups[place].handles.push(handle);
     (place, groups[place].handles.len() - 1)
-}
-
-/// Returns this process's default context on the host.
-pub(crate) fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
-    let sharing = py.import("crosshandle._sharing")?;
-    Ok(sharing.call_method0("default_context")?.cast_into()?)
 }
 
 /// The default contexts of devices, as they were asked for.
@@ -373,9 +367,15 @@ impl Signals {
 fn described(layout: &Layout) -> bundle::Layout {
     let dimensions = layout.shape.iter().zip(&layout.strides);
     bundle::Layout {
-        element: ElementType {
-            code: layout.dtype.kind as u8,
-            bits: layout.dtype.bits,
+        element: match &layout.dtype {
+            Dtype::Plain(plain) => ElementType::Numbered {
+                code: plain.kind as u8,
+                bits: plain.bits,
+            },
+            Dtype::Described(described) => ElementType::Described {
+                bytes: described.bytes,
+                text: described.text.clone(),
+            },
         },
         offset: layout.offset as u64,
         dimensions: dimensions
@@ -388,12 +388,15 @@ fn described(layout: &Layout) -> bundle::Layout {
 }
 
 fn layout_of(layout: bundle::Layout) -> PyResult<Layout> {
-    let ElementType { code, bits } = layout.element;
-    let dtype = Dtype::from_code(code, bits).ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "the bundle has elements of an unknown type ({code}, {bits} bits)"
-        ))
-    })?;
+    let dtype = match layout.element {
+        ElementType::Numbered { code, bits } => Dtype::from_code(code, bits).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "the bundle has elements of an unknown type ({code}, {bits} bits)"
+            ))
+        })?,
+        // The text is read when an array of NumPy is asked for.
+        ElementType::Described { bytes, text } => Dtype::described(text, bytes),
+    };
     let too_large =
         |_| PyValueError::new_err("the bundle has an array that is too large for this machine");
     let (mut shape, mut strides) = (Vec::new(), Vec::new());

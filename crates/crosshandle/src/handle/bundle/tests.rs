@@ -25,7 +25,7 @@ fn layout(offset: u64, dimensions: &[(u64, i64)]) -> Layout {
         stride: *stride,
     };
     Layout {
-        element: ElementType { code: 2, bits: 32 },
+        element: ElementType::Numbered { code: 2, bits: 32 },
         offset,
         dimensions: dimensions.iter().map(dimension).collect(),
     }
@@ -38,6 +38,17 @@ fn arrays_of_repeated_elements_are_bounded() {
     assert_eq!(layout(0, &[(most, 0)]).check(4), Ok(()));
     for dimensions in [&[(most + 1, 0)][..], &[(1 << 32, 0), (1 << 29, 0)]] {
         assert!(layout(0, dimensions).check(4).is_err(), "{dimensions:?}");
+    }
+}
+
+/// An array of elements that DLPack has no number for.
+fn dates() -> Layout {
+    Layout {
+        element: ElementType::Described {
+            bytes: 8,
+            text: "<M8[ns]".into(),
+        },
+        ..layout(16, &[(4, 8)])
     }
 }
 
@@ -55,7 +66,14 @@ fn bundle() -> Bundle {
     };
     Bundle {
         structure: "{\"d\":{\"weight\":null,\"bias\":null}}".into(),
-        arrays: vec![array(0, &[(3, 16), (4, 4)]), array(64, &[])],
+        arrays: vec![
+            array(0, &[(3, 16), (4, 4)]),
+            array(64, &[]),
+            BundledArray {
+                layout: dates(),
+                ..array(0, &[])
+            },
+        ],
         signals: vec![signal(7), signal(9)],
     }
 }
@@ -95,7 +113,7 @@ fn a_bundle_is_read_as_it_was_written() {
 fn the_bytes_stay_as_they_are_described() {
     let bytes = bundle().encode().unwrap();
     assert_eq!(&bytes[..4], b"xhb3");
-    assert_eq!(bytes[4..12], [0, 0, 0, 0, 2, 0, 0, 0]);
+    assert_eq!(bytes[4..12], [0, 0, 0, 0, 3, 0, 0, 0]);
     assert_eq!(bytes[12..20], [2, 0, 0, 0, 33, 0, 0, 0]);
     let signals = 20 + 33;
     assert_eq!(bytes[signals..signals + 8], 7_u64.to_le_bytes());
@@ -110,7 +128,15 @@ fn the_bytes_stay_as_they_are_described() {
         bytes[second + 116..second + 128],
         [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]
     );
-    assert_eq!(bytes.len(), second + 128 + 4);
+    let dates = second + 128;
+    assert_eq!(bytes[dates + 104..dates + 108], [255, 0, 0, 1]);
+    let description = dates + 120 + 16;
+    assert_eq!(
+        bytes[description..description + 8],
+        [8, 0, 0, 0, 7, 0, 0, 0]
+    );
+    assert_eq!(&bytes[description + 8..][..7], b"<M8[ns]");
+    assert_eq!(bytes.len(), description + 8 + 7 + 4 + 4);
 }
 
 #[test]
@@ -213,6 +239,22 @@ fn each_fault_has_its_error() {
         ));
     }
     assert_eq!(with(second + 116, &[0xff; 4]), BundleError::TooShort);
+    let described = second + 128 + 120 + 16;
+    let no_bytes = with(described, &[0]);
+    assert!(matches!(
+        no_bytes,
+        BundleError::Malformed { part: "layout", .. }
+    ));
+    let long = with(described + 4, &u32::MAX.to_le_bytes());
+    assert!(matches!(long, BundleError::TooLarge { .. }));
+    let no_text = with(described + 8, &[0xff]);
+    assert!(matches!(
+        no_text,
+        BundleError::Malformed {
+            part: "description of elements",
+            ..
+        }
+    ));
     let unchanged = Bundle::decode(&{
         let mut bytes = bytes.clone();
         bytes[200] ^= 1;
@@ -294,14 +336,18 @@ proptest! {
         fields in proptest::collection::vec(any_fields(HandleKind::Memory), 0..5),
         signals in proptest::collection::vec((any_fields(HandleKind::Event), any::<u64>()), 0..4),
         dimensions in proptest::collection::vec((0..9_u64, -9..9_i64), 0..4),
+        description in proptest::option::of((1..40_u32, ".{0,20}")),
     ) {
+        let element = description.map_or(ElementType::Numbered { code: 2, bits: 32 }, |(bytes, text)| {
+            ElementType::Described { bytes, text }
+        });
         let arrays = fields.iter().map(|fields| BundledArray {
             handle: MemoryHandle::new(fields),
             read_only: fields.read_only,
-            layout: layout(fields.length / 2, &dimensions
-                .iter()
-                .map(|(size, stride)| (*size, *stride))
-                .collect::<Vec<_>>()),
+            layout: Layout {
+                element: element.clone(),
+                ..layout(fields.length / 2, &dimensions)
+            },
             ready: (fields.read_only as u32..signals.len() as u32).collect(),
         });
         let arrays: Vec<_> = arrays

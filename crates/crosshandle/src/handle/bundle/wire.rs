@@ -1,8 +1,8 @@
 //! The bytes of a bundle: written, and read with every check.
 
 use super::{
-    Bundle, BundleError, BundledArray, Dimension, ElementType, Layout, MAX_ARRAYS, MAX_DIMENSIONS,
-    MAX_SIGNALS, MAX_STRUCTURE, MAX_TABLE, ReadyEvent,
+    Bundle, BundleError, BundledArray, Dimension, ElementType, Layout, MAX_ARRAYS, MAX_DESCRIPTION,
+    MAX_DIMENSIONS, MAX_SIGNALS, MAX_STRUCTURE, MAX_TABLE, ReadyEvent,
 };
 use crate::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
 
@@ -11,6 +11,8 @@ const MAGIC: &[u8; 3] = b"xhb";
 /// The byte after them: the version of the format that this crate writes and reads.
 const VERSION: u8 = b'3';
 const FLAG_TABLE: u32 = 1;
+/// The code and bits of a type of elements that a text describes. No numbered type has 0 bits.
+const DESCRIBED: [u8; 2] = [255, 0];
 /// Bytes of an array without dimensions, the shortest.
 const MIN_ARRAY_BYTES: usize = HANDLE_SIZE + 4 + 8 + 4;
 const SIGNAL_BYTES: usize = 8 + HANDLE_SIZE + 1;
@@ -118,13 +120,21 @@ impl Bundle {
             layout.check(array.handle.len())?;
             check_ready(&array.ready, counts.signals)?;
             bytes.extend(array.handle.as_bytes());
-            bytes.extend([layout.element.code, layout.element.bits]);
+            bytes.extend(match layout.element {
+                ElementType::Numbered { code, bits } => [code, bits],
+                ElementType::Described { .. } => DESCRIBED,
+            });
             bytes.extend([u8::from(array.read_only), layout.dimensions.len() as u8]);
             bytes.extend(layout.offset.to_le_bytes());
             bytes.extend((array.ready.len() as u32).to_le_bytes());
             for Dimension { size, stride } in &layout.dimensions {
                 bytes.extend(size.to_le_bytes());
                 bytes.extend(stride.to_le_bytes());
+            }
+            if let ElementType::Described { bytes: size, text } = &layout.element {
+                bytes.extend(size.to_le_bytes());
+                bytes.extend((text.len() as u32).to_le_bytes());
+                bytes.extend(text.as_bytes());
             }
             bytes.extend(array.ready.iter().flat_map(|index| index.to_le_bytes()));
         }
@@ -341,8 +351,12 @@ impl<'a> Reader<'a> {
                 stride: self.array().map(i64::from_le_bytes)?,
             });
         }
+        let element = match [code, bits] {
+            DESCRIBED => self.description()?,
+            _ => ElementType::Numbered { code, bits },
+        };
         let layout = Layout {
-            element: ElementType { code, bits },
+            element,
             offset,
             dimensions,
         };
@@ -357,6 +371,22 @@ impl<'a> Reader<'a> {
             read_only: read_only == 1,
             layout,
             ready,
+        })
+    }
+
+    fn description(&mut self) -> Result<ElementType, BundleError> {
+        let (bytes, len) = (self.u32()?, self.u32()? as usize);
+        if len > MAX_DESCRIPTION {
+            return Err(BundleError::TooLarge {
+                what: "bytes of description of an array's elements",
+                most: MAX_DESCRIPTION,
+            });
+        }
+        let text = str::from_utf8(self.take(len)?)
+            .map_err(|_| malformed("description of elements", "it is no text"))?;
+        Ok(ElementType::Described {
+            bytes,
+            text: text.to_owned(),
         })
     }
 }
