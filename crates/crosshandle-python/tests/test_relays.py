@@ -51,7 +51,7 @@ def read_each(pipe: Any) -> None:
 
 
 def test_an_array_keeps_its_event_through_relays(start: Start) -> None:
-    arrays = [crosshandle.alloc_empty(8, "int64") for _ in range(3)]
+    arrays = [crosshandle.empty(8, "int64") for _ in range(3)]
     for array in arrays:
         array.numpy()[:] = 0
     events = [crosshandle.default_context().event() for _ in range(2)]
@@ -146,7 +146,7 @@ def test_what_nobody_else_can_open_is_copied_or_refused(start: Start, how: str) 
 
 @pytest.mark.parametrize("count", [1, 119, 120, 400])
 def test_a_dropped_bundle_lives_as_long_as_the_storage(start: Start, count: int) -> None:
-    memory = crosshandle.alloc_empty((count, 4), "int64")
+    memory = crosshandle.empty((count, 4), "int64")
     numbers = memory.numpy()
     numbers[:] = 5
     del memory
@@ -175,7 +175,7 @@ def test_arrays_without_elements_need_nobody() -> None:
 
 
 def test_sharing_the_same_over_and_over_makes_nothing_new() -> None:
-    arrays = [crosshandle.alloc_empty(1) for _ in range(200)]
+    arrays = [crosshandle.empty(1) for _ in range(200)]
     assert len({bytes(crosshandle.share(arrays)) for _ in range(5)}) == 1
 
 
@@ -241,7 +241,7 @@ def test_donation_does_not_change_what_others_read() -> None:
     jax = pytest.importorskip("jax")
     donated = jax.jit(lambda array: array.at[0].set(9), donate_argnums=0)
     for hold in (lambda array: array.jax(), lambda array: jax.numpy.from_dlpack(array)):
-        array = crosshandle.alloc_empty(1 << 16, "float32")
+        array = crosshandle.empty(1 << 16, "float32")
         array.numpy()[:] = 1
         values = hold(array)
         if values.unsafe_buffer_pointer() != array.address:
@@ -257,7 +257,7 @@ def test_donation_does_not_change_what_others_read() -> None:
 
 def test_negative_strides_do_not_reach_torch() -> None:
     torch = pytest.importorskip("torch")
-    numbers = crosshandle.alloc_empty((3, 4), "float32").numpy()
+    numbers = crosshandle.empty((3, 4), "float32").numpy()
     numbers[:] = np.arange(12).reshape(3, 4)
     for view in (numbers[::-1], numbers[:, ::-2], numbers.T[::-1]):
         opened: Any = crosshandle.open(crosshandle.share(view))
@@ -274,7 +274,7 @@ def test_negative_strides_do_not_reach_torch() -> None:
 
 
 def test_copies_are_real() -> None:
-    array = crosshandle.alloc_empty((3, 4), "int32")
+    array = crosshandle.empty((3, 4), "int32")
     array.numpy()[:] = np.arange(12).reshape(3, 4)
     read_only: Any = crosshandle.open(crosshandle.share(array.numpy().T, read_only=True))
     for make in (copy.copy, copy.deepcopy):
