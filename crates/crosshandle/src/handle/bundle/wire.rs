@@ -97,7 +97,7 @@ impl Bundle {
     /// memory.
     pub fn encode(&self) -> Result<Vec<u8>, BundleError> {
         let table = self.encode_table()?;
-        let mut bytes = self.start(0, table.len());
+        let mut bytes = self.start(0);
         bytes.extend(table);
         Ok(finished(bytes))
     }
@@ -108,7 +108,7 @@ impl Bundle {
     /// As [`encode`](Self::encode).
     pub fn encode_table(&self) -> Result<Vec<u8>, BundleError> {
         let counts = self.counts().check()?;
-        let mut bytes = Vec::with_capacity(counts.shortest_table() + counts.arrays * 36);
+        let mut bytes = Vec::new();
         bytes.extend(self.structure.as_bytes());
         for signal in &self.signals {
             bytes.extend(signal.value.to_le_bytes());
@@ -149,17 +149,17 @@ impl Bundle {
     /// [`BundleError::Malformed`] for memory that has no room for the table.
     pub fn encode_head(&self, handle: &MemoryHandle, table: &[u8]) -> Result<Vec<u8>, BundleError> {
         check_table(handle, table.len())?;
-        let mut bytes = self.start(FLAG_TABLE, HANDLE_SIZE + 12);
+        let mut bytes = self.start(FLAG_TABLE);
         bytes.extend(handle.as_bytes());
         bytes.extend((table.len() as u64).to_le_bytes());
         bytes.extend(crc32c::crc32c(table).to_le_bytes());
         Ok(finished(bytes))
     }
 
-    /// Returns what all bundles begin with, with room for `more` bytes.
-    fn start(&self, flags: u32, more: usize) -> Vec<u8> {
+    /// Returns what all bundles begin with.
+    fn start(&self, flags: u32) -> Vec<u8> {
         let counts = self.counts();
-        let mut bytes = Vec::with_capacity(20 + more + 4);
+        let mut bytes = Vec::new();
         bytes.extend(MAGIC);
         bytes.push(VERSION);
         for number in [
@@ -272,7 +272,7 @@ fn read_table(mut reader: Reader<'_>, counts: Counts) -> Result<Bundle, BundleEr
     }
     let structure = str::from_utf8(reader.take(counts.structure)?)
         .map_err(|_| malformed("structure", "it is no text"))?;
-    let mut signals = Vec::with_capacity(counts.signals);
+    let mut signals = Vec::new();
     for _ in 0..counts.signals {
         let value = reader.u64()?;
         let handle = EventHandle::from_bytes(reader.take(HANDLE_SIZE)?)?;
@@ -287,7 +287,7 @@ fn read_table(mut reader: Reader<'_>, counts: Counts) -> Result<Bundle, BundleEr
             is_complete,
         });
     }
-    let mut arrays = Vec::with_capacity(counts.arrays);
+    let mut arrays = Vec::new();
     for _ in 0..counts.arrays {
         arrays.push(reader.bundled_array(counts.signals)?);
     }
@@ -344,7 +344,7 @@ impl<'a> Reader<'a> {
         }
         let offset = self.u64()?;
         let waits = self.u32()? as usize;
-        let mut dimensions = Vec::with_capacity(usize::from(count));
+        let mut dimensions = Vec::new();
         for _ in 0..count {
             dimensions.push(Dimension {
                 size: self.u64()?,
