@@ -57,7 +57,7 @@ mod _crosshandle {
     };
     #[pymodule_export]
     use crate::foreign::{
-        Foreign, adopt_all, copied, copied_array, describe, filled, laid_over, moved,
+        Foreign, adopt_all, check_whole, copied, copied_array, describe, filled, laid_over, moved,
     };
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};

@@ -445,6 +445,9 @@ def describe(value: Any) -> Foreign:
 def adopt_all(context: Context, arrays: list[Foreign], owners: Sequence[object]) -> list[Array | Exception]:
     """Makes arrays of shared memory of other libraries' arrays, or says why each cannot be."""
 
+def check_whole(array: object) -> None:
+    """Raises `TypeError` for an array with a mask or a unit, which its protocols do not tell."""
+
 def laid_over(base: Array, array: Foreign, offset: int) -> Array:
     """Makes an array with the layout of another library's, `offset` bytes inside the memory that `base` is in."""
 

@@ -56,13 +56,13 @@ class Storage:
         """Whether something else than this package uses it."""
         if self._witness is not None:
             return self._witness() is not None
-        if library(self._root) == "torch" and _uses_of_torch(self._root) > 1:
+        if library(self._root) == "torch" and uses_of_torch(self._root) > 1:
             return True
         # That of this object, and the argument's.
         return sys.getrefcount(self._root) > 2
 
 
-def _uses_of_torch(storage: Any) -> int:
+def uses_of_torch(storage: Any) -> int:
     """How many tensors have a storage of torch, one more for its object in Python."""
     import torch
 

@@ -136,13 +136,13 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     if let Some(tensor) = torch::describe(value)? {
         return Ok(tensor);
     }
+    interface::check_whole(value)?;
     if let Some(array) = interface::cuda(value)? {
         return Ok(array);
     }
     if let Some(array) = interface::sycl(value)? {
         return Ok(array);
     }
-    interface::check_unmasked(value)?;
     let refused = match buffer::describe(value)? {
         buffer::Found::Array(array) => return Ok(array),
         buffer::Found::Refused(refused) => Some(refused),
