@@ -166,6 +166,8 @@ class Array:
         """Returns a copy in new memory of the same device, as `copy.copy` of a NumPy array does."""
     def __deepcopy__(self, _memo: object) -> Array:
         """Returns a copy as `copy.copy` does."""
+    def _as_read_only(self) -> Array:
+        """Returns the same array for reading only."""
     @property
     def event(self) -> Event | None:
         """The event that says that the bytes are there, if the bundle had one."""

@@ -311,6 +311,13 @@ impl Array {
         }
     }
 
+    /// Returns the same array for reading only.
+    fn _as_read_only(&self) -> PyResult<Self> {
+        let mut array = self.with_layout(self.layout.clone())?;
+        array.read_only = true;
+        Ok(array)
+    }
+
     /// The name of the device that the bytes are on, such as `cuda:0`.
     #[getter]
     fn device(&self) -> String {
