@@ -225,6 +225,9 @@ pub enum HolderFault {
     NotAllowed,
     /// The name's memory has a writer whose work has not provably ended.
     Fenced,
+    /// Others ask for so much at the moment that this question was put off. Callers see it only when the
+    /// question was asked again, at growing intervals, until its timeout.
+    Busy,
     /// The memory cannot be held, or the question makes no sense.
     Refused,
 }
@@ -234,6 +237,7 @@ impl HolderFault {
         match self {
             Self::NoHolder => ErrorKind::PeerDead,
             Self::NotAllowed => ErrorKind::PermissionDenied,
+            Self::Busy => ErrorKind::ResourceExhausted,
             Self::SecondHolder
             | Self::NoSuchName
             | Self::NameTaken
@@ -336,7 +340,8 @@ pub enum ErrorKind {
     Unsupported,
     /// There is no such device: [`Error::NoDevice`].
     NoDevice,
-    /// Memory or another resource is used up: [`Error::OutOfMemory`], [`Error::LimitReached`].
+    /// Memory or another resource is used up: [`Error::OutOfMemory`], [`Error::LimitReached`]; a holder
+    /// is busy.
     ResourceExhausted,
     /// The other process does not speak this protocol: [`Error::Protocol`].
     Protocol,
