@@ -5,7 +5,7 @@ use crate::array::{Array, Dtype, Layout, Ready, Signal};
 use crate::context::{Context, default_context};
 use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
-use crate::interrupt::detached;
+use crate::interrupt::{self, detached_for};
 use crate::memory::{Memory, SharedMemory};
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
@@ -19,6 +19,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
 /// `event`: the handle of an event and the number of the signal after which all of them are ready; without it each
@@ -85,31 +86,33 @@ fn recent_table(bundle: &Bundle) -> Option<(Vec<u8>, Arc<SharedMemory>)> {
 /// Unpacks a bundle, and opens its memory: in `context`, or each array in the default context of its device. Returns
 /// the structure and the arrays.
 #[pyfunction]
-#[pyo3(signature = (context, data, *, writable = true))]
+#[pyo3(signature = (context, data, *, writable = true, timeout = None))]
 pub(crate) fn unpack<'py>(
     py: Python<'py>,
     context: Option<Bound<'py, Context>>,
     data: &[u8],
     writable: bool,
+    timeout: Option<f64>,
 ) -> PyResult<(String, Bound<'py, PyList>)> {
+    let timeout = interrupt::timeout(timeout)?;
     let bundle = match Bundle::decode(data).map_err(refused)? {
         Unpacked::Whole(bundle) => bundle,
         Unpacked::Head(_) => {
             // The table is memory of the host, wherever the arrays are.
             let host = default_context(py, None)?;
             let context = &host.get().0;
-            detached(py, || context.unpack_bundle(data))?
+            detached_for(py, timeout, || context.unpack_bundle(data))?
         }
     };
     let context_of = |handle: &MemoryHandle| match &context {
         Some(context) => Ok(context.clone()),
         None => context_of(py, handle),
     };
-    let signals = open_signals(py, &bundle, context_of)?;
+    let signals = open_signals(py, &bundle, timeout, context_of)?;
     let is_empty = |array: &BundledArray| array.layout.dimensions.iter().any(|own| own.size == 0);
     // An array without elements has no bytes to open, and nobody has to keep them.
     let full = bundle.arrays.iter().filter(|array| !is_empty(array));
-    let mut opened = open_all(py, full, writable, context_of)?.into_iter();
+    let mut opened = open_all(py, full, writable, timeout, context_of)?.into_iter();
     let mut waits = Vec::new();
     let arrays = PyList::empty(py);
     for array in bundle.arrays {
@@ -150,6 +153,7 @@ pub(crate) fn unpack<'py>(
 fn open_signals<'py>(
     py: Python<'py>,
     bundle: &Bundle,
+    timeout: Option<Duration>,
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
 ) -> PyResult<Vec<Option<Arc<Signal>>>> {
     let mut opened: HashMap<[u8; HANDLE_SIZE], crosshandle::Result<crosshandle::Event>> =
@@ -164,7 +168,9 @@ fn open_signals<'py>(
                     None => default_context(py, None)?,
                 };
                 let context = &context.get().0;
-                vacant.insert(py.detach(|| context.open_event(&signal.handle)))
+                vacant.insert(interrupt::released(py, timeout, || {
+                    context.open_event(&signal.handle)
+                }))
             }
         };
         signals.push(match event {
@@ -208,6 +214,7 @@ fn open_all<'a, 'py>(
     py: Python<'py>,
     arrays: impl Iterator<Item = &'a BundledArray>,
     writable: bool,
+    timeout: Option<Duration>,
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
 ) -> PyResult<Vec<Arc<SharedMemory>>> {
     let mut groups: Vec<Group<'py>> = Vec::new();
@@ -234,12 +241,13 @@ fn open_all<'a, 'py>(
         before = Some((array, place));
         places.push(place);
     }
-    let open =
-        |Group {
-             context,
-             writable,
-             handles,
-         }: Group<'py>| { Memory::open_all(py, &context.get().0, &handles, writable) };
+    let open = |Group {
+                    context,
+                    writable,
+                    handles,
+                }: Group<'py>| {
+        Memory::open_all(py, &context.get().0, &handles, writable, timeout)
+    };
     let opened = groups.into_iter().map(open).collect::<Result<Vec<_>>>()?;
     let memory = |(group, handle): (usize, usize)| Arc::clone(&opened[group][handle]);
     Ok(places.into_iter().map(memory).collect())
@@ -318,6 +326,7 @@ fn gather(
             layout,
             read_only: own,
             ready,
+            ..
         } = array.get();
         let handle = match read_only {
             true => memory.handle_of(true),

@@ -60,10 +60,10 @@ impl Ready {
         signals.filter(|signal| !matches!(signal.is_complete(), Ok(true)))
     }
 
-    /// Waits on the host for all of them.
-    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
+    /// Waits on the host for all of them, at most `timeout` seconds each.
+    pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let mut signals = self.0.iter();
-        signals.try_for_each(|signal| signal.event().wait_value(py, signal.value, None))
+        signals.try_for_each(|signal| signal.event().wait_value(py, signal.value, timeout))
     }
 
     /// Returns what the next process waits for. Fails as the wait would.

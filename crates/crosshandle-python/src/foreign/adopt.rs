@@ -8,6 +8,7 @@
 
 use super::description::Foreign;
 use super::owners::{self, Owners};
+use crate::array::arguments::Items;
 use crate::array::{Array, Layout};
 use crate::context::Context;
 use crate::error::exception;
@@ -61,9 +62,10 @@ struct Group {
 pub(crate) fn adopt_all<'py>(
     py: Python<'py>,
     context: &Context,
-    arrays: Vec<Bound<'py, Foreign>>,
-    owners: Vec<Py<PyAny>>,
+    arrays: Items<Bound<'py, Foreign>>,
+    owners: Items<Py<PyAny>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let (arrays, owners) = (arrays.0, owners.0);
     if arrays.len() != owners.len() {
         return Err(PyValueError::new_err("each array has an owner"));
     }

@@ -34,7 +34,7 @@ pub(crate) fn copied_array(
     context: &Context,
     array: &Bound<'_, Array>,
 ) -> PyResult<Array> {
-    array.get().wait_ready(py)?;
+    array.get().wait_ready(py, None)?;
     copy(py, context, &Array::described(array)?)
 }
 
@@ -212,7 +212,7 @@ fn on_device(
         queue.submit(Command::copy(from, to)?)?;
         Ok(())
     });
-    // Also after an error: the owner is held until what was submitted is done.
+    // Also after an error, and whatever Ctrl-C says: the owner is held until what was submitted is done.
     py.detach(|| queue.finish()).map_err(Failure::from)?;
     submitted
 }
