@@ -24,7 +24,6 @@ use crate::error::{Error, Result};
 use crate::handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
 use crate::ipc::{Deadline, late_completion};
 use crate::observe;
-use crate::os::process;
 use crate::threads::driver_jobs;
 use crate::types::{
     Access, AllocationOptions, ImageDescription, MemoryKind, Pod, ProgramImage, ProgramOptions,
@@ -70,7 +69,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.core.is_inherited() {
+            // Threads of the parent may hold locks that its parts would take.
+            std::mem::forget(Arc::clone(&self.core));
             return;
         }
         self.core.close();

@@ -8,6 +8,7 @@ use crate::error::{Error, HolderFault, Result};
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address};
 use crate::ipc::{Deadline, ExportCells, Exporter, Label, Origin, Particulars, Shared};
+use crate::os::fork::PerProcess;
 use crate::os::process;
 use crate::pool::DEDICATED;
 use crate::sync::Mutex;
@@ -46,7 +47,7 @@ struct Kept {
 }
 
 /// Held by who offers: a holder does few jobs at a time for one process, and refuses others.
-static OFFERING: Mutex<()> = Mutex::new(());
+static OFFERING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 impl fmt::Debug for Backup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

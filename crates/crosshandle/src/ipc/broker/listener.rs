@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
 use crate::ipc::tuning::MAX_ACCEPTS;
 use crate::observe::{self, Limit, Reason};
-use crate::os::fork::KeptFromChildren;
+use crate::os::fork::{Birth, KeptFromChildren, PerProcess};
 use crate::os::lock::LockKind;
+use crate::os::socket;
 use crate::os::socket::Guard;
-use crate::os::{process, socket};
 use crate::sync::Mutex;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use rustix::event::{EventfdFlags, eventfd};
@@ -30,6 +30,7 @@ pub(crate) struct Broker {
     /// The socket's name in it.
     name: String,
     cell: Arc<BrokerCell>,
+    birth: Birth,
     /// Tells other exporters that this one lives. Dropped after the socket has been removed.
     liveness: Option<LivenessLock>,
 }
@@ -38,7 +39,8 @@ pub(crate) struct Broker {
 type BrokerCell = Mutex<Weak<Broker>>;
 
 /// The directories that this process listens in, or is about to.
-static BROKERS: Mutex<BTreeMap<DirectoryId, Arc<BrokerCell>>> = Mutex::new(BTreeMap::new());
+static BROKERS: PerProcess<Mutex<BTreeMap<DirectoryId, Arc<BrokerCell>>>> =
+    PerProcess::new(Mutex::default);
 
 impl Broker {
     /// Starts to answer importers in the directory at `path`.
@@ -108,6 +110,7 @@ impl Broker {
             directory,
             name,
             cell: Arc::clone(cell),
+            birth: Birth::here(),
             liveness,
         }))
     }
@@ -115,7 +118,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return;
         }
         // Another thread may be listening there again; then the name is that broker's.
