@@ -9,6 +9,7 @@ use crate::handle::EventHandle;
 use crate::interrupt::detached;
 use crate::memory::{Memory, SharedMemory};
 use crosshandle::MemoryHandle;
+use crosshandle::adapter_support::PerProcess;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
@@ -178,7 +179,7 @@ pub(crate) fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
 
 /// The default contexts of devices, as they were asked for.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
-static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
 
 /// Forgets which contexts are the default ones, so that they can end.
 #[pyfunction]

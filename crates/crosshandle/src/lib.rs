@@ -145,6 +145,15 @@ mod types;
 #[doc(hidden)]
 pub mod adapter_support {
     pub use crate::os::fork::PerProcess;
+
+    /// Refuses a context that was made before this process was forked, and so all objects of it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    pub fn check_birth(context: &crate::Context) -> crate::Result<()> {
+        context.core().check_birth()
+    }
+
     pub use crate::threads::background::{run, run_blocking};
 }
 

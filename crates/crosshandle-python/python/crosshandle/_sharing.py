@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import json
+import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,22 @@ def default_context(device: str = "host") -> Context:
         if device not in _contexts:
             _contexts[device] = Context(device)
         return _contexts[device]
+
+
+# What a forked child must not use, nor drop: threads of its parent may hold locks of it.
+_inherited: list[Any] = []
+
+
+def _start_again() -> None:
+    """Runs in a forked child, which makes contexts of its own."""
+    global _lock
+    _inherited.append((dict(_contexts), dict(_by_uuid)))
+    _contexts.clear()
+    _by_uuid.clear()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_again)
 
 
 @atexit.register

@@ -123,7 +123,7 @@ impl Context {
     }
 
     #[inline]
-    fn core(&self) -> &Arc<ContextCore> {
+    pub(crate) fn core(&self) -> &Arc<ContextCore> {
         &self.inner.core
     }
 
