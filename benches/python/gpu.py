@@ -323,7 +323,7 @@ def attach(process: Other) -> None:
     """Has the other process open something of each context."""
     import torch
 
-    small = [crosshandle.default_context(DEVICE).empty(8), crosshandle.alloc_empty(8)]
+    small = [crosshandle.default_context(DEVICE).empty(8), crosshandle.empty(8)]
     with crosshandle.share(small) as bundle:
         process.call("arrays", bytes(bundle), False)
 

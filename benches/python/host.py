@@ -101,7 +101,7 @@ def queues() -> Iterator[Row]:
     context = multiprocessing.get_context("spawn")
     queue, back = context.Queue(), context.Queue()
     rounds = 10
-    array = crosshandle.alloc_empty(100 << 17, "float64")
+    array = crosshandle.empty(100 << 17, "float64")
     array.numpy()[:] = 1
     plain = np.ones(100 << 17)
 

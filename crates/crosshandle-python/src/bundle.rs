@@ -2,7 +2,7 @@
 //! (`crosshandle::handle::bundle`); `crosshandle/_sharing.py` has the grammar of their structure.
 
 use crate::array::{Array, Dtype, Layout};
-use crate::context::Context;
+use crate::context::{Context, default_context};
 use crate::error::Result;
 use crate::event::Event;
 use crate::handle::EventHandle;
@@ -69,7 +69,7 @@ pub(crate) fn unpack<'py>(
         Unpacked::Whole(bundle) => bundle,
         Unpacked::Head(_) => {
             // The table is memory of the host, wherever the arrays are.
-            let host = host_context(py)?;
+            let host = default_context(py, None)?;
             let context = &host.get().0;
             detached(py, || context.unpack_bundle(data))?
         }
@@ -83,7 +83,7 @@ pub(crate) fn unpack<'py>(
         Some(ReadyEvent { handle, value }) => {
             let context = match bundle.arrays.first() {
                 Some(array) => context_of(&array.handle)?,
-                None => host_context(py)?,
+                None => default_context(py, None)?,
             };
             let context = &context.get().0;
             let event = detached(py, || context.open_event(&handle))?;
@@ -171,12 +171,6 @@ fn add<'py>(
     (place, groups[place].handles.len() - 1)
 }
 
-/// Returns this process's default context on the host.
-pub(crate) fn host_context(py: Python<'_>) -> PyResult<Bound<'_, Context>> {
-    let sharing = py.import("crosshandle._sharing")?;
-    Ok(sharing.call_method0("default_context")?.cast_into()?)
-}
-
 /// The default contexts of devices, as they were asked for.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
 static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
@@ -258,9 +252,15 @@ fn gather(
 fn described(layout: &Layout) -> bundle::Layout {
     let dimensions = layout.shape.iter().zip(&layout.strides);
     bundle::Layout {
-        element: ElementType {
-            code: layout.dtype.kind as u8,
-            bits: layout.dtype.bits,
+        element: match &layout.dtype {
+            Dtype::Plain(plain) => ElementType::Numbered {
+                code: plain.kind as u8,
+                bits: plain.bits,
+            },
+            Dtype::Described(described) => ElementType::Described {
+                bytes: described.bytes,
+                text: described.text.clone(),
+            },
         },
         offset: layout.offset as u64,
         dimensions: dimensions
@@ -273,12 +273,15 @@ fn described(layout: &Layout) -> bundle::Layout {
 }
 
 fn layout_of(layout: bundle::Layout) -> PyResult<Layout> {
-    let ElementType { code, bits } = layout.element;
-    let dtype = Dtype::from_code(code, bits).ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "the bundle has elements of an unknown type ({code}, {bits} bits)"
-        ))
-    })?;
+    let dtype = match layout.element {
+        ElementType::Numbered { code, bits } => Dtype::from_code(code, bits).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "the bundle has elements of an unknown type ({code}, {bits} bits)"
+            ))
+        })?,
+        // The text is read when an array of NumPy is asked for.
+        ElementType::Described { bytes, text } => Dtype::described(text, bytes),
+    };
     let too_large =
         |_| PyValueError::new_err("the bundle has an array that is too large for this machine");
     let (mut shape, mut strides) = (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! Contexts.
 
 use crate::array::{Array, Dtype, Layout};
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::error::Result;
 use crate::event::Event;
 use crate::foreign::Wholes;
@@ -14,7 +14,7 @@ use crosshandle::handle::AnyHandle;
 use crosshandle::{
     AllocationOptions, ContextOptions, EventOptions, NativeObject, Ownership, QueueOrder,
 };
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ impl Context {
         socket_dir: Option<PathBuf>,
         exchange_timeout: Option<f64>,
     ) -> PyResult<Self> {
-        let device = device_of(device)?;
+        let device = device::find(device)?;
         let mut options = ContextOptions::new().pooling(pooling);
         if let Some(name) = name {
             options = options.name(name);
@@ -99,7 +99,12 @@ impl Context {
     /// Makes an event. `low_power`: waits sleep at once and don't spin first. `isolated`: its counters share
     /// memory with no other event.
     #[pyo3(signature = (*, name = None, low_power = false, isolated = false))]
-    fn event(&self, name: Option<&str>, low_power: bool, isolated: bool) -> Result<Event> {
+    pub(crate) fn event(
+        &self,
+        name: Option<&str>,
+        low_power: bool,
+        isolated: bool,
+    ) -> Result<Event> {
         let options = EventOptions::new().low_power(low_power).isolated(isolated);
         let event = self.0.create_event_with(options)?;
         if let Some(name) = name {
@@ -201,7 +206,7 @@ impl Context {
     }
 
     /// Makes an array in new memory, of arbitrary elements. `shape` is a number or a tuple, `dtype` a NumPy dtype
-    /// or a name.
+    /// or a name (default: `float64`).
     #[pyo3(signature = (shape, dtype = None))]
     fn empty(
         &self,
@@ -209,8 +214,8 @@ impl Context {
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Array> {
-        let asked = Layout::of(Some(shape), dtype, 0, 0)?;
-        self.empty_of(py, asked.dtype, asked.shape)
+        let dtype = dtype.map_or(Ok(Dtype::DOUBLE), Dtype::of)?;
+        self.empty_of(py, dtype, Layout::shape_of(shape)?)
     }
 
     /// Returns the handle of the memory that an address points into, if it is this context's.
@@ -248,6 +253,19 @@ impl Context {
     }
 }
 
+/// Returns this process's default context of a device; `None` is the host.
+pub(crate) fn default_context<'py>(
+    py: Python<'py>,
+    device: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, Context>> {
+    let sharing = py.import("crosshandle._sharing")?;
+    let context = match device {
+        None => sharing.call_method0("default_context")?,
+        Some(device) => sharing.call_method1("default_context", (device,))?,
+    };
+    Ok(context.cast_into()?)
+}
+
 /// Returns the module that knows the streams of other libraries.
 pub(crate) fn streams(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -259,24 +277,4 @@ pub(crate) fn streams(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
         )
     })?;
     Ok(module.bind(py))
-}
-
-fn device_of(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::Device> {
-    let Some(device) = device else {
-        return find("host");
-    };
-    if let Ok(device) = device.cast::<Device>() {
-        return Ok(device.get().0.clone());
-    }
-    let name = device.extract::<String>().map_err(|_| {
-        PyTypeError::new_err(format!(
-            "a device is given as a Device or by its name, such as \"cuda:0\": {device}"
-        ))
-    })?;
-    find(&name)
-}
-
-fn find(name: &str) -> PyResult<crosshandle::Device> {
-    let found: Result<_> = crosshandle::Device::find(name).map_err(Into::into);
-    Ok(found?)
 }

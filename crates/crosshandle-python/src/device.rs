@@ -1,21 +1,25 @@
 //! Devices.
 
 use crate::error::Result;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 /// A device: the host's own memory, or a GPU.
 ///
-/// `Device("host")`, `Device("cuda:0")`, `Device("level_zero:0")`. Raises `NoDeviceError` with what was looked
-/// for and where.
+/// `Device("host")` (also `"cpu"`), `Device("cuda:0")` (also `"cuda"`), `Device("level_zero:0")`. A device of torch
+/// is accepted too: `Device(tensor.device)`. Raises `NoDeviceError` with what was looked for and where.
+///
+/// >>> crosshandle.Device("cpu").name
+/// 'host:0'
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Device(pub(crate) crosshandle::Device);
 
 #[pymethods]
 impl Device {
     #[new]
-    #[pyo3(signature = (name = "host"))]
-    fn new(name: &str) -> Result<Self> {
-        Ok(Self(crosshandle::Device::find(name)?))
+    #[pyo3(signature = (name = None))]
+    fn new(name: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        find(name).map(Self)
     }
 
     /// All devices of this machine whose drivers are here.
@@ -87,4 +91,83 @@ impl Device {
     fn __repr__(&self) -> String {
         format!("<crosshandle.Device {} ({})>", self.0, self.0.info().name)
     }
+}
+
+/// Returns the name of a device, such as `cuda:0`, for whatever names one: a `Device`, a name, or a device of torch,
+/// JAX or CuPy. `None` is the host.
+#[pyfunction]
+pub(crate) fn device_name(device: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
+    Ok(find(device)?.to_string())
+}
+
+/// Finds a device as [`device_name`] names it.
+pub(crate) fn find(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::Device> {
+    let Some(device) = device else {
+        return named("host");
+    };
+    if let Ok(device) = device.cast::<Device>() {
+        return Ok(device.get().0.clone());
+    }
+    if let Ok(name) = device.extract::<String>() {
+        return named(&name);
+    }
+    let name = name_elsewhere(device)?.ok_or_else(|| {
+        PyTypeError::new_err(format!(
+            "a device is given as a Device or by its name, such as \"cuda:0\": {device}"
+        ))
+    })?;
+    named(&name)
+}
+
+fn named(name: &str) -> PyResult<crosshandle::Device> {
+    // Array libraries call the host so.
+    let name = match name {
+        "cpu" | "cpu:0" => "host",
+        name => name,
+    };
+    let found: Result<_> = crosshandle::Device::find(name).map_err(Into::into);
+    Ok(found?)
+}
+
+/// Returns the name of a device of another library; `None` if the object is no such device.
+fn name_elsewhere(device: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let text = |attribute: &str| -> PyResult<Option<String>> {
+        let found = device.getattr_opt(attribute)?;
+        Ok(found.and_then(|found| found.extract().ok()))
+    };
+    let number = |attribute: &str| -> PyResult<Option<usize>> {
+        let found = device.getattr_opt(attribute)?;
+        Ok(found.and_then(|found| found.extract().ok()))
+    };
+    // torch has `type` and `index`, JAX `platform` and `id`, CuPy `id` alone.
+    let kind = match text("type")? {
+        Some(kind) => Some(kind),
+        None => text("platform")?,
+    };
+    let module = device.get_type().getattr_opt("__module__")?;
+    let module: Option<String> = module.and_then(|module| module.extract().ok());
+    let is_cupy = module.is_some_and(|module| module.starts_with("cupy"));
+    let index = match number("index")? {
+        Some(index) => Some(index),
+        None => number("id")?,
+    };
+    Ok(match kind.as_deref() {
+        Some("cpu") => Some("host".into()),
+        Some("cuda" | "gpu") => {
+            let index = match index {
+                Some(index) => index,
+                // torch means its current device.
+                None => device
+                    .py()
+                    .import("torch")?
+                    .getattr("cuda")?
+                    .call_method0("current_device")?
+                    .extract()?,
+            };
+            Some(format!("cuda:{index}"))
+        }
+        Some("xpu") => Some(format!("level_zero:{}", index.unwrap_or(0))),
+        None if is_cupy => index.map(|index| format!("cuda:{index}")),
+        _ => None,
+    })
 }

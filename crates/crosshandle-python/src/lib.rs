@@ -37,13 +37,16 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _crosshandle {
     #[pymodule_export]
-    use crate::array::Array;
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use crate::array::{Array, dtype_of, numpy_dtype};
     #[pymodule_export]
     use crate::bundle::{event_of, forget_contexts, pack, pack_shared, unpack};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
-    use crate::device::Device;
+    use crate::device::{Device, device_name};
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]
@@ -53,7 +56,7 @@ mod _crosshandle {
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };
     #[pymodule_export]
-    use crate::foreign::{Foreign, adopt_all, copied, describe, laid_over};
+    use crate::foreign::{Foreign, adopt_all, copied, describe, filled, laid_over, moved};
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]

@@ -18,7 +18,7 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_reaches_numpy_by_every_way(dtype: str) -> None:
-    array = crosshandle.alloc_empty((2, 3), dtype)
+    array = crosshandle.empty((2, 3), dtype)
     expected = np.arange(6).reshape(2, 3).astype(dtype)
     array.numpy()[:] = expected
     views = [array.numpy(), np.asarray(memoryview(array)), np.from_dlpack(array)]
@@ -30,7 +30,7 @@ def test_every_dtype_reaches_numpy_by_every_way(dtype: str) -> None:
 
 
 def test_bfloat16_crosses_by_dlpack() -> None:
-    array = crosshandle.alloc_empty(8, "bfloat16")
+    array = crosshandle.empty(8, "bfloat16")
     assert array.nbytes == 16
     assert jax.dlpack.from_dlpack(array).dtype == jnp.bfloat16
     with pytest.raises((TypeError, BufferError, ValueError)):
@@ -90,7 +90,7 @@ def test_read_only_memory_stays_so() -> None:
 
 
 def test_strided_views_are_shared_without_a_copy() -> None:
-    array = crosshandle.alloc_empty((6, 8), "int64")
+    array = crosshandle.empty((6, 8), "int64")
     numbers = array.numpy()
     numbers[:] = np.arange(48).reshape(6, 8)
     for view in (numbers[1:, ::2], numbers[::-1], numbers.T, numbers[2:4, 3:3], numbers[3, 4:5], numbers[:, ::-3]):
@@ -102,7 +102,7 @@ def test_strided_views_are_shared_without_a_copy() -> None:
 
 
 def test_trees_come_back_as_they_were() -> None:
-    make = crosshandle.alloc_empty
+    make = crosshandle.empty
     tree = {"a": make(3), "b": [make(1), (make((2, 2), "int8"), [])], "c": {}, "": make(0)}
     opened: Any = crosshandle.open(crosshandle.share(tree))
     assert list(opened) == ["a", "b", "c", ""] and opened["c"] == {} and opened["b"][1][1] == []
@@ -126,8 +126,8 @@ def test_memory_of_others_is_copied_or_refused() -> None:
         crosshandle.share("text", copy=True)
     with pytest.raises(TypeError, match="handle"):
         crosshandle.share(crosshandle.Context().event())
-    with pytest.raises(TypeError, match="format"):
-        crosshandle.share(np.zeros(2, dtype=[("a", "i4"), ("b", "f8")]), copy=True)
+    with pytest.raises(TypeError, match="objects of this process"):
+        crosshandle.share(np.zeros(2, dtype=[("a", "i4"), ("b", "O")]), copy=True)
 
 
 def test_a_bundle_keeps_its_arrays_until_it_is_released() -> None:
@@ -144,7 +144,7 @@ def test_a_bundle_keeps_its_arrays_until_it_is_released() -> None:
 
 
 def test_damaged_bundles_are_refused() -> None:
-    tree = {"x": crosshandle.alloc_empty((2, 3)), "y": [crosshandle.alloc_empty(4)]}
+    tree = {"x": crosshandle.empty((2, 3)), "y": [crosshandle.empty(4)]}
     data = bytes(crosshandle.share(tree))
     for cut in range(len(data)):
         with pytest.raises(ValueError):

@@ -139,7 +139,7 @@ def test_arrays_of_an_allocator_are_kept_from_reuse(start: Start) -> None:
 
 
 def test_a_dropped_bundle_keeps_what_lives() -> None:
-    array = crosshandle.alloc_empty(10, "int64")
+    array = crosshandle.empty(10, "int64")
     view = array.numpy()[3:]
     del array
     data = bytes(crosshandle.share([view]))
@@ -155,7 +155,7 @@ def test_a_dropped_bundle_keeps_what_lives() -> None:
     with pytest.raises(crosshandle.StaleHandleError):
         crosshandle.open(data)
     # A long table lives as long.
-    arrays = [crosshandle.alloc_empty(1) for _ in range(200)]
+    arrays = [crosshandle.empty(1) for _ in range(200)]
     data = bytes(crosshandle.share(arrays))
     gc.collect()
     assert len(data) < 1000 and len(crosshandle.open(data)) == 200
@@ -170,7 +170,7 @@ def test_what_was_opened_is_shared_on() -> None:
 
 
 def test_views_by_any_protocol_are_shared_without_a_copy() -> None:
-    array = crosshandle.alloc_empty((4, 4), "float32")
+    array = crosshandle.empty((4, 4), "float32")
 
     class ByDlpack:
         def __init__(self, version: bool) -> None:
@@ -196,7 +196,7 @@ def test_views_by_any_protocol_are_shared_without_a_copy() -> None:
 
 
 def test_read_only_views_are_shared_so() -> None:
-    array = crosshandle.alloc_empty(4, "int64")
+    array = crosshandle.empty(4, "int64")
     view = array.numpy().view()
     view.flags.writeable = False
     opened: Any = crosshandle.open(crosshandle.share([view, array]))
@@ -257,7 +257,7 @@ def test_what_is_no_array_is_refused() -> None:
 
 def test_an_array_waits_for_its_event() -> None:
     context = crosshandle.default_context()
-    array, late = crosshandle.alloc_empty(3, "int64"), context.event(name="ready")
+    array, late = crosshandle.empty(3, "int64"), context.event(name="ready")
     array.numpy()[:] = 0
     # A fresh event is complete.
     opened: Any = crosshandle.open(crosshandle.share(array, event=late))
@@ -282,7 +282,7 @@ def test_an_array_waits_for_its_event() -> None:
 
 def die_before_signalling(pipe: Any) -> None:
     context = crosshandle.default_context()
-    array, event = crosshandle.alloc_empty(3, "int64"), context.event(name="never")
+    array, event = crosshandle.empty(3, "int64"), context.event(name="never")
     queue = context.queue()
     queue.wait(context.event(), 1)
     queue.signal(event)

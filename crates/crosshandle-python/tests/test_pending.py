@@ -37,7 +37,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def filled(number: int, count: int = 100) -> crosshandle.Array:
-    array = crosshandle.alloc_empty(count, "int64")
+    array = crosshandle.empty(count, "int64")
     array.numpy()[:] = number
     return array
 
@@ -116,7 +116,7 @@ def test_objects_of_each_kind_are_kept(start: Start) -> None:
 
 
 def test_a_bundle_is_pickled_as_its_bytes() -> None:
-    bundle = crosshandle.share(crosshandle.alloc_empty(1 << 21))
+    bundle = crosshandle.share(crosshandle.empty(1 << 21))
     data = pickle.dumps(bundle)
     assert len(data) < 1000 and bytes(bundle) in data
     opened = pickle.loads(data)
@@ -125,7 +125,7 @@ def test_a_bundle_is_pickled_as_its_bytes() -> None:
     # Of what was received, more bundles can be made.
     again = pickle.loads(pickle.dumps(opened))
     assert crosshandle.open(again).nbytes == 16 << 20
-    released = crosshandle.share(crosshandle.alloc_empty(3))
+    released = crosshandle.share(crosshandle.empty(3))
     released.release()
     with pytest.raises(ValueError, match="released"):
         pickle.dumps(released)
@@ -159,7 +159,7 @@ def test_too_much_is_not_pickled() -> None:
     until(lambda: crosshandle.pending() == (0, 0))
 
     crosshandle.pending_limits(objects=100, nbytes=1 << 20)
-    shared = crosshandle.alloc_empty(1 << 20)
+    shared = crosshandle.empty(1 << 20)
     large = [pickle.dumps(shared) for _ in range(4)]
     assert crosshandle.pending() == (4, 0), "this process has it anyway"
     del shared
@@ -201,7 +201,7 @@ def test_a_receiver_that_has_died_keeps_nothing(start: Start) -> None:
 ENDS = """
 import pickle, sys, crosshandle
 crosshandle.pending_limits(exit_timeout=float(sys.argv[1]))
-array = crosshandle.alloc_empty(10, "int64")
+array = crosshandle.empty(10, "int64")
 array.numpy()[:] = 5
 print(pickle.dumps(array).hex(), flush=True)
 """

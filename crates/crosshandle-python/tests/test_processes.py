@@ -27,7 +27,7 @@ def double(pipe: Any) -> None:
 
 def test_arrays_cross(start: Start) -> None:
     context = crosshandle.default_context()
-    tree = {name: crosshandle.alloc_empty((100, 100), "float32") for name in "abc"}
+    tree = {name: crosshandle.empty((100, 100), "float32") for name in "abc"}
     done = context.event()
     peer = start(double)
     with crosshandle.share(tree) as bundle:
@@ -52,7 +52,7 @@ def test_objects_are_pickled_as_handles(start: Start) -> None:
     context = crosshandle.default_context()
     memory, event = context.allocate(16), context.event()
     memory.write(b"abc")
-    array = crosshandle.alloc_empty(4, "int64")
+    array = crosshandle.empty(4, "int64")
     array.numpy()[:] = [1, 2, 3, 4]
     peer = start(take)
     peer.send((memory, event, array))
@@ -64,7 +64,7 @@ def test_objects_are_pickled_as_handles(start: Start) -> None:
 def test_objects_cross_a_queue_of_multiprocessing() -> None:
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    array = crosshandle.alloc_empty(4, "int64")
+    array = crosshandle.empty(4, "int64")
     array.numpy()[:] = 3
     queue.put(array)
     assert queue.get(timeout=DEADLINE).numpy().sum() == 12

@@ -136,7 +136,7 @@ def test_the_last_array_closes_the_memory(start: Start) -> None:
 
 
 def test_memory_of_this_process_is_opened_too() -> None:
-    array = crosshandle.alloc_empty((3, 4), "int32")
+    array = crosshandle.empty((3, 4), "int32")
     array.numpy()[:] = np.arange(12).reshape(3, 4)
     memory = array.dpctl()
     assert memory.tobytes() == array.numpy().tobytes()
@@ -150,7 +150,7 @@ def test_memory_of_this_process_is_opened_too() -> None:
 def test_a_queue_can_be_named() -> None:
     import dpctl
 
-    array = crosshandle.alloc_empty(16, "uint8")
+    array = crosshandle.empty(16, "uint8")
     array.numpy()[:] = 7
     device = dpctl.SyclDevice()
     for queue in (dpctl.SyclQueue(device), dpctl.SyclQueue(dpctl.SyclContext(device), device)):
@@ -162,12 +162,12 @@ def test_a_queue_can_be_named() -> None:
 
 
 def test_a_part_and_an_empty_array() -> None:
-    array = crosshandle.alloc_empty((8, 8), "uint8")
+    array = crosshandle.empty((8, 8), "uint8")
     array.numpy()[:] = np.arange(64).reshape(8, 8)
     part = crosshandle.open(crosshandle.share(array.numpy()[2:4, ::-1]))
     assert part.dpctl().tobytes() == bytes(range(16, 32))
     with pytest.raises(ValueError, match="without elements"):
-        crosshandle.alloc_empty((0, 3)).dpctl()
+        crosshandle.empty((0, 3)).dpctl()
 
 
 def fill(pipe: Any) -> None:
@@ -179,7 +179,7 @@ def fill(pipe: Any) -> None:
 
 def test_what_takes_the_array_waits_for_its_event(start: Start) -> None:
     context = crosshandle.default_context()
-    array = crosshandle.alloc_empty(4, "uint8")
+    array = crosshandle.empty(4, "uint8")
     array.numpy()[:] = 0
     gate, ready = context.event(), context.event()
     queue = context.queue()
@@ -206,7 +206,7 @@ def test_host_and_shared_memory_is_copied_if_asked() -> None:
 
 
 def test_read_only_arrays_are_not_mapped_writable() -> None:
-    array = crosshandle.alloc_empty(4, "uint8")
+    array = crosshandle.empty(4, "uint8")
     array.numpy()[:] = 5
     opened = crosshandle.open(bytes(crosshandle.share(array)), writable=False)
     with pytest.raises(crosshandle.UnsupportedError, match="lets its holder write"):
@@ -215,7 +215,7 @@ def test_read_only_arrays_are_not_mapped_writable() -> None:
 
 
 def make_and_go(pipe: Any) -> None:
-    array = crosshandle.alloc_empty(4, "uint8")
+    array = crosshandle.empty(4, "uint8")
     array.numpy()[:] = 6
     pipe.send(bytes(crosshandle.share(array)))
     pipe.recv()
@@ -282,7 +282,7 @@ def test_a_file_with_an_adapter_s_name_is_no_adapter(tmp_path: Path) -> None:
 WITHOUT = """
 import crosshandle
 try:
-    crosshandle.alloc_empty(4).dpctl()
+    crosshandle.empty(4).dpctl()
 except crosshandle.UnsupportedError as error:
     print(error)
 """
@@ -335,7 +335,7 @@ def test_dpnp_computes_on_the_other_s_array(start: Start) -> None:
 
 def test_dpnp_s_arrays_of_read_only_memory_are_not_writable() -> None:
     pytest.importorskip("dpnp")
-    array = crosshandle.alloc_empty((2, 3), "float32")
+    array = crosshandle.empty((2, 3), "float32")
     array.numpy()[:] = 1
     opened = crosshandle.open(crosshandle.share(array, read_only=True))
     view = opened.dpnp()
@@ -347,5 +347,5 @@ def test_dpnp_s_arrays_of_read_only_memory_are_not_writable() -> None:
 def test_dpnp_has_no_arrays_of_some_types() -> None:
     pytest.importorskip("dpnp")
     with pytest.raises(TypeError, match="dpnp has no dtype for bfloat16"):
-        crosshandle.alloc_empty(4, "bfloat16").dpnp()
-    assert crosshandle.alloc_empty((0, 3), "int16").dpnp().shape == (0, 3)
+        crosshandle.empty(4, "bfloat16").dpnp()
+    assert crosshandle.empty((0, 3), "int16").dpnp().shape == (0, 3)

@@ -304,7 +304,7 @@ fn bundle(memory: &Memory, count: usize, event: Option<ReadyEvent>) -> Result<Bu
             handle: memory.handle_at(number * size)?,
             read_only: number % 2 == 1,
             layout: Layout {
-                element: ElementType { code: 1, bits: 8 },
+                element: ElementType::Numbered { code: 1, bits: 8 },
                 offset: 0,
                 dimensions: vec![Dimension {
                     size: size as u64,

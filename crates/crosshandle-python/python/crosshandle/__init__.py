@@ -4,10 +4,18 @@ One process makes memory or an event and gets a handle, or packs whole arrays wi
 travel in any way; another process opens them and has the same object.
 
 >>> import crosshandle
->>> memory = crosshandle.Context("host").allocate(4096)
->>> array = memory.array((1024,), "float32").numpy()
->>> bundle = bytes(crosshandle.share(memory.array((1024,), "float32")))
+>>> array = crosshandle.zeros((1024, 1024), "float32")
+>>> bundle = bytes(crosshandle.share(array))        # a few hundred bytes, to be sent in any way
+>>> same = crosshandle.open(bundle)                 # in another process
+>>> same.shape
+(1024, 1024)
+
+`crosshandle.torch`, `crosshandle.cupy`, `crosshandle.store` and `crosshandle.link` are imported when they are first used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from ._crosshandle import (
     Array,
@@ -46,9 +54,14 @@ from ._errors import (
     WrongHostError,
     WrongKeyError,
 )
+from ._creating import asarray, devices, empty, event, full, ones, zeros
+from ._crosshandle import __version__
 from ._paths import command, ur_adapter
 from ._pending import Limits, Pending, Pickled, pending, pending_limits, pickled, release_pending
-from ._sharing import Bundle, alloc_empty, default_context, open, share
+from ._sharing import Bundle, default_context, open, share
+
+if TYPE_CHECKING:
+    from . import cupy as cupy, engines as engines, link as link, store as store, torch as torch
 
 __all__ = [
     "Array",
@@ -88,9 +101,15 @@ __all__ = [
     "WrongDeviceError",
     "WrongHostError",
     "WrongKeyError",
-    "alloc_empty",
+    "__version__",
+    "asarray",
     "command",
     "default_context",
+    "devices",
+    "empty",
+    "event",
+    "full",
+    "ones",
     "open",
     "pending",
     "pending_limits",
@@ -98,4 +117,43 @@ __all__ = [
     "release_pending",
     "share",
     "ur_adapter",
+    "zeros",
 ]
+
+# Modules that are imported when they are first used: some need torch or CuPy.
+_MODULES = ("cupy", "engines", "link", "store", "torch")
+
+# What programs ask for by the names that other packages have for it.
+_HINTS = {
+    "SharedMemory": "make an array with crosshandle.empty(shape, dtype), or bytes with Context().allocate(nbytes)",
+    "SharedArray": "make an array with crosshandle.empty(shape, dtype)",
+    "array": "copy data with crosshandle.asarray(data), or make an array with crosshandle.empty(shape, dtype)",
+    "allocate": "make an array with crosshandle.empty(shape, dtype), or bytes with Context().allocate(nbytes)",
+    "attach": "open what was sent with crosshandle.open(data)",
+    "close": "close what was opened: memory.close(), or a with statement",
+    "connect": "open what was sent with crosshandle.open(data), or another host's with crosshandle.link",
+    "device": "it is called crosshandle.Device",
+    "dumps": "bytes(crosshandle.share(tree)) are the bytes to send",
+    "export": "bytes(crosshandle.share(tree)) are the bytes to send",
+    "from_numpy": "copy an array with crosshandle.asarray(array)",
+    "get": "open what was sent with crosshandle.open(data)",
+    "load": "open what was sent with crosshandle.open(data), or a model with crosshandle.store.open(name)",
+    "loads": "open what was sent with crosshandle.open(data)",
+    "put": "bytes(crosshandle.share(tree)) are the bytes to send",
+    "receive": "send the bytes in any way, for example by a pipe, and open them with crosshandle.open(data)",
+    "send": "bytes(crosshandle.share(tree)) are the bytes to send, in any way",
+    "wait": "wait for an event with event.wait(timeout=…)",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        import importlib
+
+        return importlib.import_module(f"{__name__}.{name}")
+    hint = _HINTS.get(name)
+    raise AttributeError(f"module 'crosshandle' has no attribute {name!r}" + (f": {hint}" if hint else ""))
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_MODULES))

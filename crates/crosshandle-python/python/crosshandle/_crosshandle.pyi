@@ -1,9 +1,11 @@
 """What is written in Rust."""
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, SupportsBytes, final
+
+__version__: str
 
 _Handle = SupportsBytes | bytes | bytearray | memoryview | str
 
@@ -12,7 +14,7 @@ _Handle = SupportsBytes | bytes | bytearray | memoryview | str
 class Device:
     """A device: the host's own memory, or a GPU."""
 
-    def __new__(cls, name: str = "host") -> Device: ...
+    def __new__(cls, name: Any = None) -> Device: ...
     @staticmethod
     def all() -> list[Device]:
         """All devices of this machine whose drivers are here."""
@@ -49,7 +51,7 @@ class Context:
 
     def __new__(
         cls,
-        device: Device | str | None = None,
+        device: Any = None,
         *,
         name: str | None = None,
         pooling: bool = True,
@@ -133,8 +135,14 @@ class Array:
     def strides(self) -> tuple[int, ...]:
         """The distance of neighbours in each dimension, in bytes."""
     @property
-    def dtype(self) -> str:
-        """The name of the elements' type, such as `float32`."""
+    def dtype(self) -> Any:
+        """The name of the elements' type, such as `float32` or `<M8[ns]`. Of records it is NumPy's dtype."""
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+    @property
+    def T(self) -> Array:
+        """The same array with its dimensions in the opposite order."""
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
@@ -187,12 +195,24 @@ class Array:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
+        """Returns NumPy's array of the same bytes, as `numpy.asarray` asks for it."""
+    def __getitem__(self, index: Any, /) -> Any:
+        """Returns an element, or NumPy's view of a part, of memory of the host."""
+    def __setitem__(self, index: Any, value: Any, /) -> None:
+        """Writes elements of memory of the host."""
+    def __iter__(self) -> Iterator[Any]: ...
+    def tolist(self) -> Any:
+        """Returns the elements as a list of Python's numbers, with a list for each row."""
     def __len__(self) -> int: ...
 
 @final
 class Event:
     """A counter of signals that processes share."""
 
+    def __new__(
+        cls, name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False
+    ) -> Event: ...
     name: str | None
     def signal(self, stream: Any = None) -> int:
         """Signals from this process, or has a stream signal. Returns the signal's number."""
@@ -419,6 +439,21 @@ def laid_over(base: Array, array: Foreign, offset: int) -> Array:
 
 def copied(context: Context, array: Foreign) -> Array:
     """Copies another library's array into new memory of a context on the array's device."""
+
+def moved(context: Context, array: Array) -> Array:
+    """Copies an array of this package without gaps into new memory of a context on any device."""
+
+def filled(context: Context, shape: int | Sequence[int], dtype: Any, element: bytes) -> Array:
+    """Makes an array in new memory of a context, filled with the bytes of one element or of several, over and over."""
+
+def dtype_of(value: Any) -> tuple[str, int]:
+    """Returns the name of a type in any form that NumPy or torch has, and the bytes of an element."""
+
+def numpy_dtype(value: Any) -> Any:
+    """Returns NumPy's dtype for a type in any form that NumPy or torch has."""
+
+def device_name(device: Any) -> str:
+    """Returns the name of a device: of a `Device`, a name, or a device of torch, JAX or CuPy."""
 
 def parse_handle(value: _Handle) -> MemoryHandle | EventHandle | PhysicalMemoryHandle:
     """Reads a handle of any kind, from its bytes or its text."""

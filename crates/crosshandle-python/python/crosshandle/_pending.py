@@ -113,7 +113,7 @@ def pickled(value: Any, *, receivers: int = 1) -> Pickled:
     `share` does: an array of another library, or a tree of arrays.
 
     >>> import pickle
-    >>> array = crosshandle.alloc_empty(3)
+    >>> array = crosshandle.empty(3)
     >>> data = pickle.dumps(crosshandle.pickled(array, receivers=2))
     >>> one, other = pickle.loads(data), pickle.loads(data)
     """

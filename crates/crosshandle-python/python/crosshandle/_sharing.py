@@ -32,19 +32,29 @@ _by_uuid: dict[tuple[str, str], Context] = {}
 _lock = threading.Lock()
 
 
-def default_context(device: str = "host") -> Context:
-    """The context of this process that `share` and `open` use for a device.
+def default_context(device: Any = "host") -> Context:
+    """The context of this process that `share` and `open` use for a device: a name such as `"cuda:0"`, a `Device`, or
+    a device of torch.
 
     On a CUDA device it is in the device's primary context, which torch, CuPy, JAX and numba use too.
+
+    >>> crosshandle.default_context("cpu").device.name
+    'host:0'
     """
     # Without the lock: a dict is looked into at once.
-    known = _contexts.get(device)
-    if known is not None:
-        return known
+    if type(device) is str:
+        known = _contexts.get(device)
+        if known is not None:
+            return known
+    name = _rust.device_name(device)
     with _lock:
-        if device not in _contexts:
-            _contexts[device] = Context(device)
-        return _contexts[device]
+        context = _contexts.get(name)
+        if context is None:
+            context = _contexts[name] = Context(name)
+        if type(device) is str:
+            # So it is found as it was asked for.
+            _contexts[device] = context
+        return context
 
 
 # What a forked child must not use, nor drop: threads of its parent may hold locks of it.
@@ -255,11 +265,6 @@ def _open_bundle(data: bytes, context: Context | None, writable: bool) -> Any:
     return tree
 
 
-def alloc_empty(shape: int | tuple[int, ...], dtype: Any = "float64", *, device: str = "host") -> Array:
-    """Makes an array that can be shared without a copy. Its elements are arbitrary, as those of `numpy.empty`."""
-    return default_context(device).empty(shape, dtype)
-
-
 # The structure of a bundle is JSON: null is an array, a list is a list, {"t": […]} is a tuple, and {"d": {…}} is a dict.
 
 _MAX_DEPTH = 100
@@ -336,8 +341,8 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
                 arrays[place] = _copy(leaves[place], described[place], context)
             elif device == "host" and isinstance(adopted, UnsupportedError):
                 raise ValueError(
-                    "this array lies in memory that no other process can reach: make it with "
-                    "crosshandle.alloc_empty, or pass copy=True to share a copy"
+                    "pass copy=True to share a copy of this array, or make it with crosshandle.empty or "
+                    "crosshandle.asarray: it lies in memory that no other process can reach"
                 )
             else:
                 remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"

@@ -84,7 +84,7 @@ def _double(pipe: Any, bundle: bytes) -> None:
 
 def tree() -> str:
     """A tree of arrays crosses as one bundle"""
-    layers = [crosshandle.alloc_empty(4, "float32"), crosshandle.alloc_empty(4, "float32")]
+    layers = [crosshandle.empty(4, "float32"), crosshandle.empty(4, "float32")]
     numbers: Any = memoryview(layers[1])
     numbers[0], numbers[1], numbers[2], numbers[3] = 1.0, 2.0, 3.0, 4.0
     with crosshandle.share({"layers": layers}) as bundle:
@@ -166,7 +166,7 @@ def _try_to_write(pipe: Any, bundle: bytes) -> None:
 
 def read_only() -> str:
     """What is shared read-only cannot be written by others"""
-    array = crosshandle.alloc_empty(8, "int64")
+    array = crosshandle.empty(8, "int64")
     memoryview(array)[0] = 7
     with crosshandle.share(array, read_only=True) as bundle:
         with _Other(_try_to_write, bytes(bundle)) as other:
@@ -205,7 +205,7 @@ def _take(pipe: Any, queue: Any) -> None:
 
 def queue() -> str:
     """Arrays cross the queues of multiprocessing without being copied"""
-    array = crosshandle.alloc_empty(1 << 20, "int64")
+    array = crosshandle.empty(1 << 20, "int64")
     view = memoryview(array)
     view[0] = 41
     channel = multiprocessing.get_context("spawn").Queue()
@@ -259,7 +259,7 @@ def numpy() -> str:
         import numpy as np
     except ImportError:
         return "NumPy is not installed here; `array.numpy()`, `.torch()`, `.jax()` and `.cupy()` would make views"
-    array = crosshandle.alloc_empty((2, 3), "float32")
+    array = crosshandle.empty((2, 3), "float32")
     array.numpy()[:] = np.arange(6).reshape(2, 3)
     opened = crosshandle.open(crosshandle.share(array.numpy()[:, ::-1]))
     return f"a reversed view, shared without a copy: {opened.numpy().tolist()}"
@@ -275,7 +275,7 @@ def dpctl() -> str:
     """dpctl's memory crosses as memory of SYCL's"""
     if importlib.util.find_spec("dpctl") is None:
         return "dpctl is not installed here; `array.dpctl()` and `.dpnp()` would make memory and arrays of SYCL's"
-    array = crosshandle.alloc_empty(5, "uint8")
+    array = crosshandle.empty(5, "uint8")
     memoryview(array)[:] = bytes(range(1, 6))
     # The SYCL runtime of the other process takes memory that this adapter knows.
     loading = {"UR_ADAPTERS_FORCE_LOAD": crosshandle.ur_adapter("host"), "CROSSHANDLE_UR_BACKEND": "opencl"}

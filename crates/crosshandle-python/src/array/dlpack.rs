@@ -1,5 +1,6 @@
 //! DLPack: <https://dmlc.github.io/dlpack/latest/>.
 
+use super::dtype::Plain;
 use super::{Array, Layout};
 use crate::memory::SharedMemory;
 use crosshandle::handle::BackendKind;
@@ -83,8 +84,8 @@ trait Managed: Sized {
     fn owner(&self) -> *mut c_void;
     fn set_owner(&mut self, owner: *mut c_void);
 
-    /// Makes a managed tensor of an array, which `delete` frees.
-    fn make(array: &Array, device: (i32, i32)) -> *mut Self {
+    /// Makes a managed tensor of an array with elements of a type, which `delete` frees.
+    fn make(array: &Array, element: Plain, device: (i32, i32)) -> *mut Self {
         let Layout {
             dtype,
             shape,
@@ -99,8 +100,8 @@ trait Managed: Sized {
             device_type: device.0,
             device_id: device.1,
             ndim: shape.len() as i32,
-            code: dtype.kind as u8,
-            bits: dtype.bits,
+            code: element.kind as u8,
+            bits: element.bits,
             elements: 1,
             shape: sizes.as_mut_ptr(),
             strides: steps.as_mut_ptr(),
@@ -180,30 +181,36 @@ pub(super) fn capsule<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let own = array.get();
     let device = device(&own.memory);
-    let size = own.layout.dtype.bytes() as isize;
-    check_strides(own, size)?;
+    let element = element(own)?;
     if max_version.is_some_and(|(major, _)| major >= VERSION[0]) {
-        return wrap(array.py(), Versioned::make(own, device));
+        return wrap(array.py(), Versioned::make(own, element, device));
     }
     if own.read_only {
         return Err(PyBufferError::new_err(
             "this memory is read-only, which the consumer's version of DLPack cannot say: copy it",
         ));
     }
-    wrap(array.py(), Unversioned::make(own, device))
+    wrap(array.py(), Unversioned::make(own, element, device))
 }
 
 /// Returns a capsule of an array in the form that every consumer takes, and that cannot say what is read-only.
 pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
-    let size = array.layout.dtype.bytes() as isize;
-    check_strides(array, size)?;
-    wrap(py, Unversioned::make(array, device(&array.memory)))
+    let element = element(array)?;
+    wrap(py, Unversioned::make(array, element, device(&array.memory)))
 }
 
-/// Refuses strides that DLPack, which counts in elements, cannot say.
-fn check_strides(array: &Array, size: isize) -> PyResult<()> {
+/// Returns the type of an array's elements. Refuses types that DLPack lacks, and strides that it, which counts in
+/// elements, cannot say.
+fn element(array: &Array) -> PyResult<Plain> {
+    let dtype = &array.layout.dtype;
+    let Some(element) = dtype.numbered() else {
+        return Err(PyBufferError::new_err(format!(
+            "only NumPy has elements of {dtype}: use array.numpy()"
+        )));
+    };
+    let size = dtype.bytes() as isize;
     match array.layout.strides.iter().all(|stride| stride % size == 0) {
-        true => Ok(()),
+        true => Ok(element),
         false => Err(PyBufferError::new_err(
             "the array's strides are no multiples of its elements, which DLPack cannot say",
         )),
@@ -224,9 +231,9 @@ impl NeverWritten {
         _options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let array = self.0.get();
-        check_strides(array, array.layout.dtype.bytes() as isize)?;
+        let element = element(array)?;
         array.order_before(py, stream)?;
-        wrap(py, Unversioned::make(array, device(&array.memory)))
+        wrap(py, Unversioned::make(array, element, device(&array.memory)))
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

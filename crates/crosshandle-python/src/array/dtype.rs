@@ -1,15 +1,36 @@
 //! The types of elements.
 
+use crate::foreign::swapped;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use std::fmt;
+use std::sync::Arc;
 
 /// The type of an array's elements, in this machine's byte order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Dtype {
+    /// A type that DLPack numbers.
+    Plain(Plain),
+    /// A type of NumPy's that DLPack lacks: a date, a string of fixed size, a record.
+    Described(Arc<Described>),
+}
+
+/// A type that DLPack numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Dtype {
+pub(crate) struct Plain {
     pub(crate) kind: Kind,
     /// The bits of an element: a multiple of 8.
     pub(crate) bits: u8,
+}
+
+/// A type that a text describes. `crosshandle/_dtypes.py` has the grammar, and checks the text before it makes a
+/// NumPy dtype of it.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Described {
+    pub(crate) text: String,
+    /// The bytes of an element; not 0.
+    pub(crate) bytes: u32,
 }
 
 /// The kind of an element. The numbers are those of DLPack.
@@ -35,7 +56,7 @@ pub(crate) enum Kind {
 /// A type: its name, kind and bits, NumPy's letter for it and the buffer protocol's, if they have it.
 type Entry = (&'static str, Kind, u8, Option<char>, Option<&'static str>);
 
-const TYPES: [Entry; 24] = [
+const TYPES: [Entry; 23] = [
     ("bool", Kind::Bool, 8, Some('b'), Some("?")),
     ("int8", Kind::Int, 8, Some('i'), Some("b")),
     ("int16", Kind::Int, 16, Some('i'), Some("h")),
@@ -59,75 +80,162 @@ const TYPES: [Entry; 24] = [
     ("float8_e5m2", Kind::Float8E5m2, 8, None, None),
     ("float8_e5m2fnuz", Kind::Float8E5m2fnuz, 8, None, None),
     ("float8_e8m0fnu", Kind::Float8E8m0fnu, 8, None, None),
-    // The last is what bytes are by default.
-    ("byte", Kind::Uint, 8, Some('u'), Some("B")),
+];
+
+/// Other names of types: NumPy's for those of C and one-letter codes, Python's classes, and torch's.
+const ALIASES: [(&str, &str); 47] = [
+    ("bool_", "bool"),
+    ("?", "bool"),
+    ("b", "int8"),
+    ("byte", "int8"),
+    ("h", "int16"),
+    ("short", "int16"),
+    ("i", "int32"),
+    ("intc", "int32"),
+    ("int", "int64"),
+    ("int_", "int64"),
+    ("intp", "int64"),
+    ("long", "int64"),
+    ("longlong", "int64"),
+    ("l", "int64"),
+    ("q", "int64"),
+    ("p", "int64"),
+    ("n", "int64"),
+    ("B", "uint8"),
+    ("ubyte", "uint8"),
+    ("H", "uint16"),
+    ("ushort", "uint16"),
+    ("I", "uint32"),
+    ("uintc", "uint32"),
+    ("uint", "uint64"),
+    ("uintp", "uint64"),
+    ("ulong", "uint64"),
+    ("ulonglong", "uint64"),
+    ("L", "uint64"),
+    ("Q", "uint64"),
+    ("P", "uint64"),
+    ("N", "uint64"),
+    ("e", "float16"),
+    ("half", "float16"),
+    ("f", "float32"),
+    ("single", "float32"),
+    ("d", "float64"),
+    ("double", "float64"),
+    ("float", "float64"),
+    ("float_", "float64"),
+    ("F", "complex64"),
+    ("csingle", "complex64"),
+    ("cfloat", "complex128"),
+    ("D", "complex128"),
+    ("cdouble", "complex128"),
+    ("complex", "complex128"),
+    ("complex_", "complex128"),
+    ("bf16", "bfloat16"),
 ];
 
 impl Dtype {
     /// Bytes.
-    pub(crate) const BYTE: Self = Self {
-        kind: Kind::Uint,
-        bits: 8,
-    };
+    pub(crate) const BYTE: Self = Self::plain(Kind::Uint, 8);
+    /// The type of a new array that nothing is said of.
+    pub(crate) const DOUBLE: Self = Self::plain(Kind::Float, 64);
+
+    const fn plain(kind: Kind, bits: u8) -> Self {
+        Self::Plain(Plain { kind, bits })
+    }
 
     /// Returns the type with a DLPack code and a number of bits, if there is one.
     pub(crate) fn from_code(code: u8, bits: u8) -> Option<Self> {
         let found = TYPES
             .iter()
             .find(|(_, kind, size, ..)| (*kind as u8, *size) == (code, bits))?;
-        Some(Self {
-            kind: found.1,
-            bits: found.2,
-        })
+        Some(Self::plain(found.1, found.2))
     }
 
-    /// Reads a name, or whatever has a NumPy dtype's `str` or `name`.
+    /// Returns the type that a text describes. `bytes` is not 0.
+    pub(crate) fn described(text: String, bytes: u32) -> Self {
+        Self::Described(Arc::new(Described { text, bytes }))
+    }
+
+    /// Reads a type in any form that NumPy or torch has: a name, a code, a dtype, or a class of scalars.
     pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let text = match value.extract::<String>() {
-            Ok(text) => text,
-            // `numpy.dtype`, and NumPy's scalar classes by way of it; torch's dtypes by their text.
-            Err(_) => match value
-                .getattr("str")
-                .and_then(|text| text.extract::<String>())
-            {
-                Ok(text) => text,
-                Err(_) => match value.getattr("__name__").and_then(|name| name.extract()) {
-                    Ok(name) => name,
-                    Err(_) => value.str()?.to_string(),
-                },
-            },
+        if let Ok(text) = value.extract::<String>() {
+            return Self::named(value.py(), &text, None);
+        }
+        // NumPy's dtypes.
+        let text = value.getattr_opt("str")?;
+        if let Some(text) = text.and_then(|text| text.extract::<String>().ok()) {
+            return Self::named(value.py(), &text, Some(value));
+        }
+        // Python's classes, and NumPy's and JAX's of scalars.
+        let name = value.getattr_opt("__name__")?;
+        if let Some(name) = name.and_then(|name| name.extract::<String>().ok()) {
+            return Self::named(value.py(), &name, None);
+        }
+        // torch's dtypes.
+        let text = value.str()?.to_string();
+        if let Some(name) = text.strip_prefix("torch.") {
+            return Self::named(value.py(), name, None);
+        }
+        // Arrow's.
+        if let Some(convert) = value.getattr_opt("to_pandas_dtype")? {
+            return Self::of(&convert.call0()?);
+        }
+        Err(unknown(&text))
+    }
+
+    /// Reads a name or a code. `dtype` is the dtype of NumPy that has it as its `str`.
+    fn named(py: Python<'_>, text: &str, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        if let Some(found) = Self::lookup(text) {
+            return Ok(found);
+        }
+        if let Some(rest) = text.strip_prefix(SWAPPED)
+            && Self::lookup(rest).is_some()
+        {
+            return Err(swapped(text));
+        }
+        // Those of ml_dtypes are bytes without a type to NumPy.
+        if let Some(dtype) = dtype {
+            let name: String = dtype.getattr("name")?.extract()?;
+            if let Some(found) = Self::lookup(&name) {
+                return Ok(found);
+            }
+        }
+        static DESCRIBE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let describe = DESCRIBE.import(py, "crosshandle._dtypes", "describe")?;
+        let described = match dtype {
+            Some(dtype) => describe.call1((dtype,))?,
+            None => describe.call1((text,))?,
         };
-        let text = text.strip_prefix("torch.").unwrap_or(&text);
-        let text = if text == "float" {
-            "float64"
-        } else if text == "int" {
-            "int64"
-        } else {
-            text
+        match described.extract::<Option<(String, u32)>>()? {
+            Some((text, bytes)) if bytes > 0 => {
+                Ok(Self::lookup(&text).unwrap_or_else(|| Self::described(text, bytes)))
+            }
+            _ => Err(unknown(text)),
+        }
+    }
+
+    /// Finds a plain type by a name, an alias, or NumPy's code.
+    pub(crate) fn lookup(text: &str) -> Option<Self> {
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == text);
+        let text = alias.map_or(text, |(_, name)| name);
+        let code = text.strip_prefix(['=', '|', NATIVE]).unwrap_or(text);
+        let is_it = |(name, _, bits, letter, _): &&Entry| {
+            let is_code = |letter: char| {
+                let size = code.strip_prefix(letter);
+                size.is_some_and(|size| {
+                    size.parse() == Ok(bits / 8) && !size.starts_with(['0', '+'])
+                })
+            };
+            *name == text || letter.is_some_and(is_code)
         };
-        let found = TYPES.iter().find(|(name, _, bits, letter, _)| {
-            let typestr = letter.map(|letter| typestr(letter, *bits));
-            *name == text || typestr.as_deref() == Some(text)
-        });
-        let (_, kind, bits, ..) = found.ok_or_else(|| {
-            let names = Vec::from_iter(TYPES.iter().map(|(name, ..)| *name)).join(", ");
-            PyTypeError::new_err(format!("no dtype is called {text:?}: there are {names}"))
-        })?;
-        Ok(Self {
-            kind: *kind,
-            bits: *bits,
-        })
+        let found = TYPES.iter().find(is_it)?;
+        Some(Self::plain(found.1, found.2))
     }
 
     /// Reads the buffer protocol's name of a type with so many bytes.
     pub(crate) fn from_format(format: &str, bytes: usize) -> Option<Self> {
-        let native = if cfg!(target_endian = "little") {
-            '<'
-        } else {
-            '>'
-        };
         let format = format
-            .strip_prefix(['@', '=', '|', native])
+            .strip_prefix(['@', '=', '|', NATIVE])
             .unwrap_or(format);
         // `long` has the size of one of the others.
         let format = match (format, bytes) {
@@ -140,53 +248,129 @@ impl Dtype {
         };
         let found = TYPES.iter().find(|(.., own)| *own == Some(format))?;
         let (kind, bits) = (found.1, found.2);
-        (usize::from(bits) / 8 == bytes).then_some(Self { kind, bits })
+        (usize::from(bits) / 8 == bytes).then_some(Self::plain(kind, bits))
     }
 
-    pub(crate) fn bytes(self) -> usize {
-        usize::from(self.bits) / 8
+    /// Returns the bytes of an element.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Plain(plain) => usize::from(plain.bits) / 8,
+            Self::Described(described) => described.bytes as usize,
+        }
     }
 
-    /// Returns the unsigned type with as many bits, for types of at most 64.
-    pub(crate) fn unsigned(self) -> Self {
-        Self {
-            kind: Kind::Uint,
-            bits: self.bits.min(64),
+    /// Returns what addresses of elements are multiples of, in bytes.
+    pub(crate) fn align(&self) -> usize {
+        match self {
+            Self::Plain(_) => self.bytes().min(8),
+            // Only NumPy reads them, which takes any address.
+            Self::Described(_) => 1,
+        }
+    }
+
+    /// Returns the type that NumPy reads the bytes of elements as when it lacks their own.
+    pub(crate) fn raw(&self) -> Self {
+        match self {
+            Self::Plain(plain) => Self::plain(Kind::Uint, plain.bits.min(64)),
+            Self::Described(described) => {
+                Self::described(format!("|V{}", described.bytes), described.bytes)
+            }
+        }
+    }
+
+    /// Returns DLPack's numbers for it, if it has some.
+    pub(crate) fn numbered(&self) -> Option<Plain> {
+        match self {
+            Self::Plain(plain) => Some(*plain),
+            Self::Described(_) => None,
         }
     }
 
     /// Returns whether it is one of the floating-point types of 8 bits, which few libraries know.
-    pub(crate) fn is_float8(self) -> bool {
-        self.kind as u8 > Kind::Bool as u8
+    pub(crate) fn is_float8(&self) -> bool {
+        matches!(self, Self::Plain(plain) if plain.kind as u8 > Kind::Bool as u8)
     }
 
-    /// Returns NumPy's name; `None` if NumPy has no such type.
-    pub(crate) fn typestr(self) -> Option<String> {
-        self.entry().3.map(|letter| typestr(letter, self.bits))
+    /// Returns NumPy's code; `None` if NumPy has no such type, or it is a record.
+    pub(crate) fn typestr(&self) -> Option<String> {
+        match self {
+            Self::Plain(plain) => plain.entry().3.map(|letter| typestr(letter, plain.bits)),
+            Self::Described(described) if described.text.starts_with('{') => None,
+            Self::Described(described) => Some(described.text.clone()),
+        }
     }
 
     /// Returns the buffer protocol's name; `None` if it has none.
-    pub(crate) fn format(self) -> Option<&'static str> {
-        self.entry().4
+    pub(crate) fn format(&self) -> Option<&'static str> {
+        self.numbered()?.entry().4
     }
 
+    /// Returns the dtype of NumPy, also of what comes by the package ml_dtypes.
+    pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static DTYPE_OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static DTYPE_NAMED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        match self {
+            Self::Plain(plain) => {
+                let named = DTYPE_NAMED.import(py, "crosshandle._dtypes", "dtype_named")?;
+                named.call1((plain.entry().0,))
+            }
+            Self::Described(described) => {
+                let dtype_of = DTYPE_OF.import(py, "crosshandle._dtypes", "dtype_of")?;
+                dtype_of.call1((&described.text, described.bytes))
+            }
+        }
+    }
+}
+
+impl Plain {
     fn entry(self) -> &'static Entry {
         let is_it = |(_, kind, bits, ..): &&Entry| (*kind, *bits) == (self.kind, self.bits);
         TYPES.iter().find(is_it).expect("made from the table")
     }
 }
 
+/// Returns the name of a type in any form that NumPy or torch has, and the bytes of an element.
+#[pyfunction]
+pub(crate) fn dtype_of(value: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
+    let dtype = Dtype::of(value)?;
+    Ok((dtype.to_string(), dtype.bytes()))
+}
+
+/// Returns NumPy's dtype for a type in any form that NumPy or torch has.
+#[pyfunction]
+pub(crate) fn numpy_dtype<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    Dtype::of(value)?.numpy(value.py())
+}
+
+/// The sign of this machine's byte order in NumPy's codes, and that of the other one.
+const NATIVE: char = if cfg!(target_endian = "little") {
+    '<'
+} else {
+    '>'
+};
+const SWAPPED: char = if cfg!(target_endian = "little") {
+    '>'
+} else {
+    '<'
+};
+
+fn unknown(text: &str) -> PyErr {
+    let names = Vec::from_iter(TYPES.iter().map(|(name, ..)| *name)).join(", ");
+    PyTypeError::new_err(format!(
+        "no dtype is called {text:?}: there are {names}, and NumPy's dates, records and strings of fixed size"
+    ))
+}
+
 fn typestr(letter: char, bits: u8) -> String {
-    let order = match bits {
-        8 => '|',
-        _ if cfg!(target_endian = "little") => '<',
-        _ => '>',
-    };
+    let order = if bits == 8 { '|' } else { NATIVE };
     format!("{order}{letter}{}", bits / 8)
 }
 
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.entry().0)
+        match self {
+            Self::Plain(plain) => f.write_str(plain.entry().0),
+            Self::Described(described) => f.write_str(&described.text),
+        }
     }
 }

@@ -28,18 +28,23 @@ impl Layout {
         let dtype = dtype.map_or(Ok(Dtype::BYTE), Dtype::of)?;
         let shape = match shape {
             None => vec![len.saturating_sub(offset) / dtype.bytes()],
-            Some(shape) => match shape.extract::<usize>() {
-                Ok(elements) => vec![elements],
-                Err(_) => shape.extract::<Vec<usize>>().map_err(|_| {
-                    PyTypeError::new_err(format!(
-                        "a shape is a number of elements or a tuple of them, none negative: {shape}"
-                    ))
-                })?,
-            },
+            Some(shape) => Self::shape_of(shape)?,
         };
         let layout = Self::contiguous(dtype, shape, offset);
         layout.ok_or_else(|| {
             PyValueError::new_err("the shape has more bytes than there are addresses")
+        })
+    }
+
+    /// Reads a shape: a number of elements, or a sequence of them.
+    pub(crate) fn shape_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+        if let Ok(elements) = shape.extract::<usize>() {
+            return Ok(vec![elements]);
+        }
+        shape.extract::<Vec<usize>>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "a shape is a number of elements or a tuple of them, none negative: {shape}"
+            ))
         })
     }
 
@@ -71,7 +76,7 @@ impl Layout {
     }
 
     pub(crate) fn is_contiguous(&self) -> bool {
-        let dense = Self::contiguous(self.dtype, self.shape.clone(), self.offset);
+        let dense = Self::contiguous(self.dtype.clone(), self.shape.clone(), self.offset);
         self.elements() == 0 || dense.is_some_and(|dense| dense.strides == self.strides)
     }
 
@@ -119,8 +124,7 @@ impl Layout {
                 "the array has bytes up to {end} of its memory, which has {len}"
             ));
         }
-        let size = self.dtype.bytes();
-        let align = size.min(8);
+        let align = self.dtype.align();
         let is_aligned = |distance: isize| distance % align as isize == 0;
         if !self.offset.is_multiple_of(align) || !self.strides.iter().copied().all(is_aligned) {
             return refused(format!("{} lies at multiples of {align} bytes", self.dtype));

@@ -6,7 +6,7 @@ mod dtype;
 mod layout;
 
 pub(crate) use crosshandle::handle::bundle::MAX_DIMENSIONS;
-pub(crate) use dtype::Dtype;
+pub(crate) use dtype::{Dtype, dtype_of, numpy_dtype};
 pub(crate) use layout::Layout;
 
 use crate::context::streams;
@@ -15,9 +15,10 @@ use crate::handle::MemoryHandle;
 use crate::memory::SharedMemory;
 use crate::memory::pending;
 use crosshandle::handle::BackendKind;
-use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
+use dtype::Kind;
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -95,8 +96,8 @@ impl Array {
     /// Returns what `__array_interface__` and `__cuda_array_interface__` have in common.
     fn interface<'py>(&self, py: Python<'py>, version: u32) -> PyResult<Bound<'py, PyDict>> {
         let Some(typestr) = self.layout.dtype.typestr() else {
-            return Err(PyTypeError::new_err(format!(
-                "NumPy has no dtype for {}: use DLPack",
+            return Err(PyAttributeError::new_err(format!(
+                "no array interface says what {} is: use numpy() or DLPack",
                 self.layout.dtype
             )));
         };
@@ -134,12 +135,17 @@ impl Array {
         Ok(())
     }
 
-    /// Returns the same bytes as unsigned numbers, for libraries that lack the elements' type.
-    fn as_unsigned(&self, py: Python<'_>) -> PyResult<Self> {
+    /// Returns the same bytes as elements of a type that every library has, for those that lack the elements' own.
+    fn as_raw(&self, py: Python<'_>) -> PyResult<Self> {
         let layout = Layout {
-            dtype: self.layout.dtype.unsigned(),
+            dtype: self.layout.dtype.raw(),
             ..self.layout.clone()
         };
+        self.with_layout(py, layout)
+    }
+
+    /// Returns other elements of the same memory, which are ready when these are.
+    fn with_layout(&self, py: Python<'_>, layout: Layout) -> PyResult<Self> {
         let array = Self::of(Arc::clone(&self.memory), layout, self.read_only)?;
         Ok(match &self.ready {
             Some((event, value)) => array.after(event.clone_ref(py), *value),
@@ -202,10 +208,30 @@ impl Array {
         PyTuple::new(py, &self.layout.strides)
     }
 
-    /// The name of the elements' type, such as `float32`.
+    /// The name of the elements' type, such as `float32` or `<M8[ns]`. Of records it is NumPy's dtype.
     #[getter]
-    fn dtype(&self) -> String {
-        self.layout.dtype.to_string()
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let dtype = &self.layout.dtype;
+        if dtype.numbered().is_none() && dtype.typestr().is_none() {
+            return dtype.numpy(py);
+        }
+        Ok(dtype.to_string().into_pyobject(py)?.into_any())
+    }
+
+    /// The bytes of an element.
+    #[getter]
+    fn itemsize(&self) -> usize {
+        self.layout.dtype.bytes()
+    }
+
+    /// The same array with its dimensions in the opposite order.
+    #[getter]
+    #[pyo3(name = "T")]
+    fn transposed(&self, py: Python<'_>) -> PyResult<Self> {
+        let mut layout = self.layout.clone();
+        layout.shape.reverse();
+        layout.strides.reverse();
+        self.with_layout(py, layout)
     }
 
     /// The number of dimensions.
@@ -272,14 +298,9 @@ impl Array {
         if own.layout.dtype.typestr().is_some() {
             return Self::import(py, "numpy", "asarray")?.call1((slf,));
         }
-        // NumPy knows the type only by the package that JAX brings.
-        let dtype = Self::import(py, "ml_dtypes", &own.dtype()).map_err(|_| {
-            PyTypeError::new_err(format!(
-                "NumPy has no dtype for {} without the package ml_dtypes",
-                own.layout.dtype
-            ))
-        })?;
-        let bytes = Bound::new(py, own.as_unsigned(py)?)?;
+        // A record, or a type that NumPy knows only by the package that JAX brings.
+        let dtype = own.layout.dtype.numpy(py)?;
+        let bytes = Bound::new(py, own.as_raw(py)?)?;
         Self::numpy(&bytes)?.call_method1("view", (dtype,))
     }
 
@@ -295,8 +316,8 @@ impl Array {
             ));
         }
         let tensor = if own.layout.dtype.is_float8() {
-            let bytes = Bound::new(py, own.as_unsigned(py)?)?;
-            let dtype = Self::import(py, "torch", &own.dtype())?;
+            let bytes = Bound::new(py, own.as_raw(py)?)?;
+            let dtype = Self::import(py, "torch", &own.layout.dtype.to_string())?;
             Self::torch_of(&bytes)?.call_method1("view", (dtype,))?
         } else {
             Self::torch_of(slf)?
@@ -417,6 +438,64 @@ impl Array {
     fn __len__(&self) -> PyResult<usize> {
         let first = self.layout.shape.first().copied();
         first.ok_or_else(|| PyTypeError::new_err("an array without dimensions has no length"))
+    }
+
+    /// Returns NumPy's array of the same bytes, as `numpy.asarray` asks for it.
+    #[pyo3(signature = (dtype = None, *, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let array = Self::numpy(slf)?;
+        let dtype = dtype.map_or_else(|| array.getattr("dtype"), Ok)?;
+        let is_converted = !dtype.eq(array.getattr("dtype")?)?;
+        match (is_converted, copy) {
+            (true, Some(false)) => Err(PyValueError::new_err(format!(
+                "elements of {} become {dtype} by a copy alone",
+                slf.get().layout.dtype
+            ))),
+            (true, _) => array.call_method1("astype", (dtype,)),
+            (false, Some(true)) => array.call_method0("copy"),
+            (false, _) => Ok(array),
+        }
+    }
+
+    /// Returns an element, or NumPy's view of a part: `array[0, 3]`, `array[1:]`. The view is memory of this package too.
+    fn __getitem__<'py>(
+        slf: &Bound<'py, Self>,
+        index: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::numpy(slf)?.get_item(index)
+    }
+
+    /// Writes elements: `array[:] = 1`.
+    fn __setitem__(
+        slf: &Bound<'_, Self>,
+        index: Bound<'_, PyAny>,
+        value: Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        Self::numpy(slf)?.set_item(index, value)
+    }
+
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(Self::numpy(slf)?.try_iter()?.into_any())
+    }
+
+    /// Returns the elements as a list of Python's numbers, with a list for each row.
+    fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let own = slf.get();
+        // Without NumPy, where that is possible.
+        let is_simple = own
+            .layout
+            .dtype
+            .numbered()
+            .is_some_and(|plain| !matches!(plain.kind, Kind::Complex) && plain.bits != 16);
+        if is_simple && own.is_on_host() && own.layout.dtype.format().is_some() {
+            let view = PyMemoryView::from(slf.as_any())?;
+            return view.call_method0("tolist");
+        }
+        Self::numpy(slf)?.call_method0("tolist")
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

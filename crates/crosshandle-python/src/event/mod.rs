@@ -4,7 +4,7 @@ mod notifier;
 
 pub(crate) use notifier::Notifier;
 
-use crate::context::streams;
+use crate::context::{default_context, streams};
 use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
@@ -33,6 +33,20 @@ impl Event {
 
 #[pymethods]
 impl Event {
+    /// Makes an event in the default context of a device (default: the host).
+    #[new]
+    #[pyo3(signature = (name = None, *, device = None, low_power = false, isolated = false))]
+    fn make(
+        py: Python<'_>,
+        name: Option<&str>,
+        device: Option<&Bound<'_, PyAny>>,
+        low_power: bool,
+        isolated: bool,
+    ) -> PyResult<Self> {
+        let context = default_context(py, device)?;
+        Ok(context.get().event(name, low_power, isolated)?)
+    }
+
     /// Signals from this process, and returns the signal's number. With `stream`, of torch, CuPy, numba or cuda.core or
     /// by its number, the stream signals once it has done what was submitted to it so far.
     #[pyo3(signature = (stream = None))]

@@ -70,7 +70,7 @@ pub(crate) fn adopt_all<'py>(
     for place in order {
         let foreign = arrays[place].get();
         if foreign.len == 0 {
-            let (dtype, shape) = (foreign.layout.dtype, foreign.layout.shape.clone());
+            let (dtype, shape) = (foreign.layout.dtype.clone(), foreign.layout.shape.clone());
             let empty = context.empty_of(py, dtype, shape)?;
             results[place] = Some(Bound::new(py, empty)?.into_any());
             continue;

@@ -146,12 +146,10 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
         Ok(Some(array)) => return Ok(array),
         Ok(None) => {}
         // The library may have another protocol that knows the elements.
-        Err(error) => {
-            if let Ok(Some(array)) = interface::host(value) {
-                return Ok(array);
-            }
-            return Err(refused.unwrap_or(error));
-        }
+        Err(error) => match interface::host(value)? {
+            Some(array) => return Ok(array),
+            None => return Err(refused.unwrap_or(error)),
+        },
     }
     if let Some(array) = interface::host(value)? {
         return Ok(array);

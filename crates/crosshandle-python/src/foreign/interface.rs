@@ -37,7 +37,7 @@ pub(super) fn is_swapped(name: &str) -> bool {
 }
 
 /// Refuses elements of a type with another byte order.
-pub(super) fn swapped(name: impl std::fmt::Display) -> PyErr {
+pub(crate) fn swapped(name: impl std::fmt::Display) -> PyErr {
     PyTypeError::new_err(format!(
         "elements of {name} have the byte order of other machines: share \
          array.astype(array.dtype.newbyteorder(\"=\"))"
@@ -56,16 +56,14 @@ fn read(
         return Err(masked());
     }
     let typestr = needed(interface, "typestr")?;
-    let dtype = match Dtype::of(&typestr) {
-        Ok(dtype) => dtype,
-        Err(_) if is_swapped(&typestr.str()?.to_string_lossy()) => return Err(swapped(&typestr)),
-        // NumPy writes types that came by a package as bytes without a type.
-        Err(error) => match keep
-            .getattr("dtype")
-            .and_then(|dtype| dtype.getattr("name"))
-        {
-            Ok(name) => Dtype::of(&name)?,
-            Err(_) => return Err(error),
+    let text: String = typestr.extract()?;
+    let dtype = match Dtype::lookup(&text) {
+        Some(dtype) => dtype,
+        None if is_swapped(&text) => return Err(swapped(&text)),
+        // NumPy writes records, and types that came by a package, as bytes without a type.
+        None => match keep.getattr_opt("dtype")? {
+            Some(dtype) => Dtype::of(&dtype)?,
+            None => Dtype::of(&typestr)?,
         },
     };
     let (address, read_only): (usize, bool) = needed(interface, "data")?.extract()?;

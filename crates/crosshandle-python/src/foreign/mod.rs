@@ -24,5 +24,6 @@ mod torch;
 
 pub(crate) use adopt::{Wholes, adopt_all, laid_over};
 pub(crate) use bytes::Bytes;
-pub(crate) use copy::copied;
+pub(crate) use copy::{copied, filled, moved};
 pub(crate) use description::{Foreign, describe};
+pub(crate) use interface::swapped;

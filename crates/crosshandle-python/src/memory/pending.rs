@@ -5,8 +5,8 @@
 //! of processes can receive, and a relay costs nothing more.
 
 use crate::array::Array;
-use crate::bundle::host_context;
 use crate::context::Context;
+use crate::context::default_context;
 use crate::error::{Failure, Result};
 use crate::event::Event;
 use crate::interrupt::{SLICE, detached, timeout};
@@ -231,7 +231,7 @@ pub(crate) fn keep<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let kept = kept_of(py, objects)?;
     make_room(py)?;
-    let context = host_context(py)?;
+    let context = default_context(py, None)?;
     let ticket = context.get().0.create_event().map_err(Failure::from)?;
     let handle = ticket.handle().map_err(Failure::from)?;
     let pickle = Pickle {

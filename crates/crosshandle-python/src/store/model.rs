@@ -104,7 +104,7 @@ impl StoreModel {
         let offset = (info.offset as usize).min(memory.memory.len());
         let layout = Layout::contiguous(dtype, shape, offset);
         let layout = layout.filter(|layout| {
-            layout.elements().checked_mul(dtype.bytes()) == Some(info.bytes as usize)
+            layout.elements().checked_mul(layout.dtype.bytes()) == Some(info.bytes as usize)
         });
         let layout = layout.ok_or_else(|| {
             PyValueError::new_err(format!("{name} has another length than its shape and type"))

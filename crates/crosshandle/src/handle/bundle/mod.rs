@@ -33,11 +33,14 @@
 //! | bytes | hold |
 //! |---|---|
 //! | 104 | the handle of the memory |
-//! | 2 | the elements' type: DLPack's code, and its bits |
+//! | 2 | the elements' type: DLPack's code, and its bits; or 255 and 0 for a type that a text describes |
 //! | 1 | 1: to be opened read-only |
 //! | 1 | the number of dimensions |
 //! | 8 | bytes from the start of the handle's memory to the first element |
 //! | 16 each dimension | its size in elements, its stride in bytes |
+//! | 4 | of a described type: the bytes of an element |
+//! | 4 | of a described type: the length of the text, in bytes |
+//! | … | of a described type: the text, in UTF-8 |
 
 mod wire;
 
@@ -54,6 +57,8 @@ pub const MAX_ARRAYS: usize = 1 << 20;
 pub const MAX_STRUCTURE: usize = 32 << 20;
 /// The most dimensions of an array.
 pub const MAX_DIMENSIONS: usize = 32;
+/// The longest description of a type of elements, in bytes.
+pub const MAX_DESCRIPTION: usize = 1 << 16;
 /// The longest table in shared memory, in bytes. Its reader makes a copy of it, so this is what a hostile
 /// bundle costs at most.
 pub const MAX_TABLE: usize = 64 << 20;
@@ -100,14 +105,34 @@ pub struct Layout {
     pub dimensions: Vec<Dimension>,
 }
 
-/// A type of elements, as DLPack numbers them. This crate gives the codes no meaning: whoever opens a
-/// bundle refuses those that it does not know.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ElementType {
-    /// DLPack's code of the kind: 0 for signed integers, 2 for floating point, and so on.
-    pub code: u8,
-    /// The bits of an element; not 0.
-    pub bits: u8,
+/// A type of elements. This crate gives codes and texts no meaning: the program that opens a bundle refuses
+/// those that it does not know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ElementType {
+    /// A type that DLPack numbers.
+    Numbered {
+        /// DLPack's code of the kind: 0 for signed integers, 2 for floating point, and so on.
+        code: u8,
+        /// The bits of an element; not 0.
+        bits: u8,
+    },
+    /// A type that DLPack lacks, such as a date or a record.
+    Described {
+        /// The bytes of an element; not 0.
+        bytes: u32,
+        /// A text of the program's own, at most [`MAX_DESCRIPTION`] bytes.
+        text: String,
+    },
+}
+
+impl ElementType {
+    /// Returns the bytes of an element.
+    pub fn bytes(&self) -> u32 {
+        match self {
+            Self::Numbered { bits, .. } => u32::from(bits.div_ceil(8)),
+            Self::Described { bytes, .. } => *bytes,
+        }
+    }
 }
 
 /// A dimension of an array.
@@ -186,8 +211,17 @@ impl Layout {
                 most: MAX_DIMENSIONS,
             });
         }
-        if self.element.bits == 0 {
+        let bytes = self.element.bytes();
+        if bytes == 0 {
             return refuse("its elements have no bits");
+        }
+        if let ElementType::Described { text, .. } = &self.element
+            && text.len() > MAX_DESCRIPTION
+        {
+            return Err(BundleError::TooLarge {
+                what: "bytes of description of an array's elements",
+                most: MAX_DESCRIPTION,
+            });
         }
         let (mut first, mut last) = (i128::from(self.offset), i128::from(self.offset));
         let mut elements = 1_u128;
@@ -200,7 +234,6 @@ impl Layout {
                 false => last = last.saturating_add(reach),
             }
         }
-        let bytes = self.element.bits.div_ceil(8);
         // Also if elements lie in the same place: consumers count the bytes of all.
         if elements.saturating_mul(u128::from(bytes)) > i64::MAX as u128 {
             return refuse("it has more bytes than there are addresses");

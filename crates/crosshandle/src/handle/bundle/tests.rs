@@ -25,7 +25,7 @@ fn layout(offset: u64, dimensions: &[(u64, i64)]) -> Layout {
         stride: *stride,
     };
     Layout {
-        element: ElementType { code: 2, bits: 32 },
+        element: ElementType::Numbered { code: 2, bits: 32 },
         offset,
         dimensions: dimensions.iter().map(dimension).collect(),
     }
@@ -41,6 +41,17 @@ fn arrays_of_repeated_elements_are_bounded() {
     }
 }
 
+/// An array of elements that DLPack has no number for.
+fn dates() -> Layout {
+    Layout {
+        element: ElementType::Described {
+            bytes: 8,
+            text: "<M8[ns]".into(),
+        },
+        ..layout(16, &[(4, 8)])
+    }
+}
+
 fn bundle() -> Bundle {
     let array = |offset, dimensions: &[_]| BundledArray {
         handle: memory(),
@@ -49,7 +60,14 @@ fn bundle() -> Bundle {
     };
     Bundle {
         structure: "{\"d\":{\"weight\":null,\"bias\":null}}".into(),
-        arrays: vec![array(0, &[(3, 16), (4, 4)]), array(64, &[])],
+        arrays: vec![
+            array(0, &[(3, 16), (4, 4)]),
+            array(64, &[]),
+            BundledArray {
+                layout: dates(),
+                ..array(0, &[])
+            },
+        ],
         event: Some(ReadyEvent {
             handle: event(),
             value: 7,
@@ -87,13 +105,21 @@ fn a_bundle_is_read_as_it_was_written() {
 fn the_bytes_stay_as_they_are_described() {
     let bytes = bundle().encode().unwrap();
     assert_eq!(&bytes[..4], b"xhb2");
-    assert_eq!(bytes[4..16], [1, 0, 0, 0, 2, 0, 0, 0, 33, 0, 0, 0]);
+    assert_eq!(bytes[4..16], [1, 0, 0, 0, 3, 0, 0, 0, 33, 0, 0, 0]);
     assert_eq!(bytes[16..24], 7_u64.to_le_bytes());
     assert_eq!(bytes[24..128], *event().as_bytes());
     let first = 128 + 33;
     assert_eq!(bytes[first..first + 104], *memory().as_bytes());
     assert_eq!(bytes[first + 104..first + 108], [2, 32, 0, 2]);
-    assert_eq!(bytes.len(), first + 2 * 116 + 32 + 4);
+    let dates = first + 2 * 116 + 32;
+    assert_eq!(bytes[dates + 104..dates + 108], [255, 0, 0, 1]);
+    let description = dates + 116 + 16;
+    assert_eq!(
+        bytes[description..description + 8],
+        [8, 0, 0, 0, 7, 0, 0, 0]
+    );
+    assert_eq!(&bytes[description + 8..][..7], b"<M8[ns]");
+    assert_eq!(bytes.len(), description + 8 + 7 + 4);
 }
 
 #[test]
@@ -179,6 +205,22 @@ fn each_fault_has_its_error() {
     ));
     let dimensions = with(first + 107, &[33]);
     assert!(matches!(dimensions, BundleError::TooLarge { .. }));
+    let described = first + 2 * 116 + 32 + 116 + 16;
+    let no_bytes = with(described, &[0]);
+    assert!(matches!(
+        no_bytes,
+        BundleError::Malformed { part: "layout", .. }
+    ));
+    let long = with(described + 4, &u32::MAX.to_le_bytes());
+    assert!(matches!(long, BundleError::TooLarge { .. }));
+    let no_text = with(described + 8, &[0xff]);
+    assert!(matches!(
+        no_text,
+        BundleError::Malformed {
+            part: "description of elements",
+            ..
+        }
+    ));
     let unchanged = Bundle::decode(&{
         let mut bytes = bytes.clone();
         bytes[200] ^= 1;
@@ -260,14 +302,18 @@ proptest! {
         fields in proptest::collection::vec(any_fields(HandleKind::Memory), 0..5),
         event in proptest::option::of((any_fields(HandleKind::Event), any::<u64>())),
         dimensions in proptest::collection::vec((0..9_u64, -9..9_i64), 0..4),
+        description in proptest::option::of((1..40_u32, ".{0,20}")),
     ) {
+        let element = description.map_or(ElementType::Numbered { code: 2, bits: 32 }, |(bytes, text)| {
+            ElementType::Described { bytes, text }
+        });
         let arrays = fields.iter().map(|fields| BundledArray {
             handle: MemoryHandle::new(fields),
             read_only: fields.read_only,
-            layout: layout(fields.length / 2, &dimensions
-                .iter()
-                .map(|(size, stride)| (*size, *stride))
-                .collect::<Vec<_>>()),
+            layout: Layout {
+                element: element.clone(),
+                ..layout(fields.length / 2, &dimensions)
+            },
         });
         let arrays: Vec<_> = arrays
             .filter(|array| array.layout.check(array.handle.len()).is_ok())

@@ -1,8 +1,8 @@
 //! The bytes of a bundle: written, and read with every check.
 
 use super::{
-    Bundle, BundleError, BundledArray, Dimension, ElementType, Layout, MAX_ARRAYS, MAX_DIMENSIONS,
-    MAX_STRUCTURE, MAX_TABLE, ReadyEvent,
+    Bundle, BundleError, BundledArray, Dimension, ElementType, Layout, MAX_ARRAYS, MAX_DESCRIPTION,
+    MAX_DIMENSIONS, MAX_STRUCTURE, MAX_TABLE, ReadyEvent,
 };
 use crate::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
 
@@ -12,6 +12,8 @@ const MAGIC: &[u8; 3] = b"xhb";
 const VERSION: u8 = b'2';
 const FLAG_EVENT: u32 = 1;
 const FLAG_TABLE: u32 = 2;
+/// The code and bits of a type of elements that a text describes. No numbered type has 0 bits.
+const DESCRIBED: [u8; 2] = [255, 0];
 /// Bytes of an array without dimensions, the shortest.
 const MIN_ARRAY_BYTES: usize = HANDLE_SIZE + 4 + 8;
 
@@ -93,12 +95,20 @@ impl Bundle {
             let layout = &array.layout;
             layout.check(array.handle.len())?;
             bytes.extend(array.handle.as_bytes());
-            bytes.extend([layout.element.code, layout.element.bits]);
+            bytes.extend(match layout.element {
+                ElementType::Numbered { code, bits } => [code, bits],
+                ElementType::Described { .. } => DESCRIBED,
+            });
             bytes.extend([u8::from(array.read_only), layout.dimensions.len() as u8]);
             bytes.extend(layout.offset.to_le_bytes());
             for Dimension { size, stride } in &layout.dimensions {
                 bytes.extend(size.to_le_bytes());
                 bytes.extend(stride.to_le_bytes());
+            }
+            if let ElementType::Described { bytes: size, text } = &layout.element {
+                bytes.extend(size.to_le_bytes());
+                bytes.extend((text.len() as u32).to_le_bytes());
+                bytes.extend(text.as_bytes());
             }
         }
         Ok(bytes)
@@ -301,8 +311,12 @@ impl<'a> Reader<'a> {
                 stride: self.array().map(i64::from_le_bytes)?,
             });
         }
+        let element = match [code, bits] {
+            DESCRIBED => self.description()?,
+            _ => ElementType::Numbered { code, bits },
+        };
         let layout = Layout {
-            element: ElementType { code, bits },
+            element,
             offset,
             dimensions,
         };
@@ -311,6 +325,22 @@ impl<'a> Reader<'a> {
             handle,
             read_only: read_only == 1,
             layout,
+        })
+    }
+
+    fn description(&mut self) -> Result<ElementType, BundleError> {
+        let (bytes, len) = (self.u32()?, self.u32()? as usize);
+        if len > MAX_DESCRIPTION {
+            return Err(BundleError::TooLarge {
+                what: "bytes of description of an array's elements",
+                most: MAX_DESCRIPTION,
+            });
+        }
+        let text = str::from_utf8(self.take(len)?)
+            .map_err(|_| malformed("description of elements", "it is no text"))?;
+        Ok(ElementType::Described {
+            bytes,
+            text: text.to_owned(),
         })
     }
 }

@@ -1,0 +1,5 @@
+"""`python -m crosshandle`: the `crosshandle` command."""
+
+from ._paths import main
+
+main()

@@ -1,0 +1,228 @@
+"""New arrays in memory that can be shared, and what else programs make first."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Union
+
+from . import _crosshandle as _rust
+from ._crosshandle import Array, Context, Device, Event
+from ._sharing import _copy, default_context
+
+_PROTOCOLS = (
+    "__dlpack__", "__array_interface__", "__cuda_array_interface__", "__sycl_usm_array_interface__", "__buffer__",
+)  # fmt: skip
+
+Shape = Union[int, "tuple[int, ...]", "list[int]"]
+
+# The formats of `struct` for the types that it knows, of `float16` to `complex128`.
+_FORMATS = {
+    "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
+    "uint64": "Q", "float16": "e", "float32": "f", "float64": "d", "complex64": "2f", "complex128": "2d",
+}  # fmt: skip
+
+
+def empty(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
+    """Makes an array that can be shared without a copy. Its elements are arbitrary, as those of `numpy.empty`.
+
+    `dtype` is any form of a type that NumPy or torch has: `"float32"`, `"f4"`, `numpy.float32`, `torch.bfloat16`,
+    `float`. `device` is `"host"` (the default, also `"cpu"`), `"cuda"`, `"cuda:1"`, a `Device` or a device of torch.
+
+    >>> array = crosshandle.empty((2, 3), "float32")
+    >>> array.shape, array.dtype, array.nbytes
+    ((2, 3), 'float32', 24)
+    """
+    return _context(device).empty(shape, dtype)
+
+
+def zeros(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
+    """Makes an array of zeros that can be shared without a copy.
+
+    >>> crosshandle.zeros(3, int).tolist()
+    [0, 0, 0]
+    """
+    _, nbytes = _rust.dtype_of(dtype)
+    return _rust.filled(_context(device), shape, dtype, bytes(nbytes))
+
+
+def ones(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
+    """Makes an array of ones that can be shared without a copy.
+
+    >>> crosshandle.ones((2, 2), "f4").tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    return full(shape, 1, dtype, device=device)
+
+
+def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """Makes an array of one value over and over, which can be shared without a copy. Without `dtype`, the type is the
+    value's.
+
+    >>> crosshandle.full(3, 7).tolist()
+    [7, 7, 7]
+    >>> crosshandle.full(2, 0.5, "float32", device="cpu").tolist()
+    [0.5, 0.5]
+    """
+    if dtype is None:
+        dtype = _type_of(fill_value)
+    return _rust.filled(_context(device), shape, dtype, _element(fill_value, dtype))
+
+
+def asarray(value: Any, dtype: Any = None, *, device: Any = None) -> Array:
+    """Copies data into new memory that can be shared: a NumPy array, a tensor, a buffer, a number, or lists of numbers.
+
+    The array is on `device`, by default on the data's own. Elements are converted if `dtype` says so.
+
+    >>> array = crosshandle.asarray([[1, 2], [3, 4]], "float32")
+    >>> array.tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    >>> len(bytes(crosshandle.share(array))) < 1000
+    True
+    """
+    made = _copied(value, dtype)
+    if device is None or _rust.device_name(device) == made.device:
+        return made
+    return _rust.moved(_context(device), made)
+
+
+def event(name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False) -> Event:
+    """Makes an event, which processes signal and wait for, in the default context of a device (default: the host).
+
+    `low_power`: waits sleep at once and don't spin first. `isolated`: its counters share memory with no other event.
+
+    >>> done = crosshandle.event("done")
+    >>> done.signal()
+    1
+    >>> done.wait(timeout=5)
+    """
+    return _context(device).event(name=name, low_power=low_power, isolated=isolated)
+
+
+def devices() -> list[Device]:
+    """Returns the devices of this machine whose drivers are here: the host, and GPUs.
+
+    >>> crosshandle.devices()[0].name
+    'host:0'
+    """
+    return Device.all()
+
+
+def _context(device: Any) -> Context:
+    return default_context() if device is None else default_context(device)
+
+
+def _type_of(value: Any) -> Any:
+    if type(value) in (bool, int, float, complex):
+        return type(value)
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        raise TypeError(f"{type(value).__name__} is no number: pass dtype to say what it is to become")
+    return dtype
+
+
+def _element(value: Any, dtype: Any) -> bytes:
+    """The bytes of one element."""
+    name, _ = _rust.dtype_of(dtype)
+    if isinstance(value, (bool, int, float, complex)):
+        form = _FORMATS.get(name)
+        if form is not None:
+            try:
+                return _packed(value, name, form)
+            except struct.error as error:
+                raise OverflowError(f"{value!r} is no value of {name}: {error}") from None
+        if name == "bfloat16":
+            # The upper half of a float32, rounded to even.
+            bits = int.from_bytes(struct.pack("=f", value), "little")
+            if value == value:
+                bits += 0x7FFF + (bits >> 16 & 1)
+            return (bits >> 16 & 0xFFFF).to_bytes(2, "little")
+    import numpy
+
+    array = numpy.empty(1, _rust.numpy_dtype(dtype))
+    array[0] = value
+    return array.tobytes()
+
+
+def _packed(value: Any, name: str, form: str) -> bytes:
+    if form[0] == "2":
+        value = complex(value)
+        return struct.pack("=" + form, value.real, value.imag)
+    if isinstance(value, complex):
+        raise TypeError(f"a complex number is no value of {name}")
+    if name == "bool":
+        return struct.pack("=?", bool(value))
+    return struct.pack("=" + form, value if name.startswith("float") else int(value))
+
+
+def _copied(value: Any, dtype: Any) -> Array:
+    if isinstance(value, Array) and not value.device.startswith("host") and (dtype is None or _has_type(value, dtype)):
+        return _rust.moved(default_context(value.device), value)
+    if not isinstance(value, (list, tuple, bool, int, float, complex, str)):
+        if dtype is None or _has_type(value, dtype):
+            return _copy_described(value)
+        if getattr(value, "device", None) is not None and _rust.describe(value).device != "host":
+            raise TypeError(
+                f"elements on a device are converted by their own library: pass array.astype({dtype!r}) or "
+                f"tensor.to({dtype!r})"
+            )
+    elif not isinstance(value, (list, tuple)) or not _has_arrays(value):
+        plain = _of_numbers(value, dtype)
+        if plain is not None:
+            return plain
+    try:
+        import numpy
+    except ImportError:
+        raise ImportError("numbers of this kind are converted by NumPy, which is not installed") from None
+    converted = numpy.asarray(value, None if dtype is None else _rust.numpy_dtype(dtype))
+    return _copy_described(converted)
+
+
+def _has_type(value: Any, dtype: Any) -> bool:
+    own = getattr(value, "dtype", None)
+    return own is not None and _rust.dtype_of(own) == _rust.dtype_of(dtype)
+
+
+def _copy_described(value: Any) -> Array:
+    if not any(hasattr(value, name) for name in _PROTOCOLS) and hasattr(value, "__array__"):
+        # It has no other protocol, as a pandas Series.
+        import numpy
+
+        value = numpy.asarray(value)
+    described = _rust.describe(value)
+    place = described.device
+    context = default_context() if place in ("host", "sycl") else default_context("cuda:0" if place == "cuda" else place)
+    return _copy(value, described, context)
+
+
+def _has_arrays(value: Any) -> bool:
+    """Whether lists have something else than numbers in them, which NumPy then looks at."""
+    if isinstance(value, (list, tuple)):
+        return any(_has_arrays(part) for part in value)
+    return type(value) not in (bool, int, float, complex)
+
+
+def _of_numbers(value: Any, dtype: Any) -> Array | None:
+    """An array of a number or of lists of numbers, without NumPy. None for types that only NumPy knows."""
+    shape: list[int] = []
+    flat: list[Any] = [value]
+    while flat and isinstance(flat[0], (list, tuple)):
+        size = len(flat[0])
+        if any(not isinstance(part, (list, tuple)) or len(part) != size for part in flat):
+            raise ValueError("the lists have different lengths: an array is as long in every row")
+        shape.append(size)
+        flat = [element for part in flat for element in part]
+        if len(shape) > 32:
+            raise ValueError("an array has at most 32 dimensions")
+    if any(isinstance(element, (list, tuple)) for element in flat):
+        raise ValueError("the lists have different depths: an array is as deep in every row")
+    if any(not isinstance(element, (bool, int, float, complex)) for element in flat):
+        return None
+    if dtype is None:
+        kinds = {type(element) for element in flat} or {float}
+        dtype = next(kind for kind in (complex, float, int, bool) if kind in kinds)
+    name, _ = _rust.dtype_of(dtype)
+    if name not in _FORMATS and name != "bfloat16":
+        return None
+    if not flat:
+        return default_context().empty(tuple(shape), dtype)
+    return _rust.filled(default_context(), tuple(shape), dtype, b"".join([_element(element, name) for element in flat]))
