@@ -73,7 +73,7 @@ def _busy() -> Iterator[None]:
 
     def work() -> None:
         while not is_over.is_set():
-            array = crosshandle.alloc_empty(100)
+            array = crosshandle.empty(100)
             pickle.loads(pickle.dumps(array))
             context = crosshandle.Context()
             memory = context.allocate(100)
@@ -109,7 +109,7 @@ def afresh(pipe: Any, inherited: crosshandle.Array, data: bytes) -> None:
     opened, done = pickle.loads(data)
     assert np.all(opened.numpy() == 7)
     # and makes objects of its own.
-    own = crosshandle.alloc_empty(10, "int64")
+    own = crosshandle.empty(10, "int64")
     own.numpy()[:] = 9
     event = crosshandle.default_context().event()
     pipe.send((own, event, {"tree": crosshandle.share([own])}))
@@ -122,10 +122,10 @@ def afresh(pipe: Any, inherited: crosshandle.Array, data: bytes) -> None:
 
 @pytest.mark.usefixtures("_busy")
 def test_a_forked_child_starts_afresh(forks: int) -> None:
-    inherited = crosshandle.alloc_empty(10, "int64")
+    inherited = crosshandle.empty(10, "int64")
     inherited.numpy()[:] = 5
     for _ in range(forks):
-        other = crosshandle.alloc_empty(10, "int64")
+        other = crosshandle.empty(10, "int64")
         other.numpy()[:] = 7
         done = crosshandle.default_context().event()
         data = pickle.dumps((other, done))
@@ -142,7 +142,7 @@ def test_a_forked_child_starts_afresh(forks: int) -> None:
 
 def test_what_a_forked_child_cannot_use_names_the_remedy() -> None:
     context = crosshandle.default_context()
-    array, memory, event = crosshandle.alloc_empty(4), context.allocate(100), context.event()
+    array, memory, event = crosshandle.empty(4), context.allocate(100), context.event()
     handle, event_handle = memory.handle(), event.handle()
     assert handle and event_handle
     physical = context.physical_memory(1 << 16)
@@ -179,11 +179,11 @@ def test_what_a_forked_child_cannot_use_names_the_remedy() -> None:
 def test_a_child_of_a_child_starts_afresh() -> None:
     def grandchild(pipe: Any, array: crosshandle.Array) -> None:
         assert array.numpy()[0] == 3
-        pipe.send(crosshandle.alloc_empty(5))
+        pipe.send(crosshandle.empty(5))
         pipe.recv()
 
     def middle(pipe: Any) -> None:
-        array = crosshandle.alloc_empty(4, "int64")
+        array = crosshandle.empty(4, "int64")
         array.numpy()[:] = 3
         child = Child(lambda inner: grandchild(inner, array))
         pipe.send(child.receive().shape)

@@ -114,6 +114,8 @@ class Bundle:
         self._table = table
         # The event that says when the bytes are there.
         self._event: Event | None = None
+        # How the arrays are arranged, in a bundle that this process has received: they are open already.
+        self._structure: str | None = None
 
     def __bytes__(self) -> bytes:
         if self._arrays is None:
@@ -209,7 +211,9 @@ def _open_received(data: bytes) -> Bundle:
     structure, arrays = _rust.unpack(None, data)
     # The table of a long bundle is the sender's: this process has one of its own.
     data, table = _rust.pack_shared(default_context(), structure, arrays, False, event=_rust.event_of(data))
-    return Bundle(data, arrays, arrays, table)
+    bundle = Bundle(data, arrays, arrays, table)
+    bundle._structure = structure
+    return bundle
 
 
 def open_read_only(data: bytes) -> Any:
@@ -229,6 +233,9 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
     if type(data) is builtins.bytes and data.startswith(b"xhb"):
         return _open_bundle(data, context, writable)
     if isinstance(data, Bundle):
+        if data._structure is not None and data._arrays is not None and context is None and writable:
+            # The sender may have freed its own by now.
+            return _arranged(data._structure, list(data._arrays))
         # Until its memory is open, a bundle keeps it.
         return _open_bundle(bytes(data), context, writable)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
@@ -253,6 +260,11 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
 
 def _open_bundle(data: bytes, context: Context | None, writable: bool) -> Any:
     structure, arrays = _rust.unpack(context, data, writable=writable)
+    return _arranged(structure, arrays)
+
+
+def _arranged(structure: str, arrays: list[Array]) -> Any:
+    """The tree of a bundle's arrays."""
     if structure == "null" and len(arrays) == 1:
         return arrays[0]
     rest = iter(arrays)

@@ -49,8 +49,10 @@ use zerocopy::IntoBytes;
 /// else. Use a second context for objects that a peer must not reach.
 ///
 /// # fork
-/// Not usable in a child made by `fork` without `exec`. Start peers with `exec` (as
-/// `std::process::Command` does).
+/// A child made by `fork` without `exec` starts afresh on the host: it makes contexts of its own there. It can
+/// read and write host memory that it has inherited. Contexts, events and queues that it has inherited, and other
+/// devices, are refused with [`Error::Unsupported`](crate::Error::Unsupported). Start peers that need these with
+/// `exec`, as `std::process::Command` does.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
