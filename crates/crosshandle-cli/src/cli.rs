@@ -55,8 +55,10 @@ impl ChildCli {
 pub(crate) fn run() -> Result<()> {
     if ChildCli::is_requested() {
         let ChildCli { settings, command } = ChildCli::parse();
+        settings.apply();
         return command.run(&settings);
     }
     let Cli { settings, command } = Cli::parse();
+    settings.apply();
     command.run(&settings, Cli::command)
 }

@@ -1,8 +1,9 @@
 //! Failures of a command: one clear line, and an exit code.
 
+use crate::output::log::{self, Level};
 use crosshandle::Error;
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 /// Explanation of the exit status, for the help of commands.
@@ -98,7 +99,7 @@ impl Failure {
         match self {
             Self::Failed { cause, message } => {
                 // If standard error is closed, the exit code must do.
-                let _ = writeln!(io::stderr(), "crosshandle: {message}");
+                log::say(Level::Error, message);
                 ExitCode::from(cause.exit_code())
             }
             Self::OutputClosed => ExitCode::SUCCESS,

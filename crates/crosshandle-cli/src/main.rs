@@ -16,9 +16,11 @@ mod transfer;
 mod tuning;
 mod units;
 
+use failure::Failure;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use tuning::COMMAND_STACK_BYTES;
 
 fn main() -> ExitCode {
     // With a handler, a write beyond RLIMIT_FSIZE is an error; without one the signal ends the process.
@@ -26,7 +28,19 @@ fn main() -> ExitCode {
         signal_hook::consts::SIGXFSZ,
         Arc::new(AtomicBool::new(false)),
     );
-    match cli::run() {
+    // The system limits the stack of the first thread alone (`ulimit -s`), maybe to less than a command needs.
+    let command = std::thread::Builder::new()
+        .name("command".into())
+        .stack_size(COMMAND_STACK_BYTES)
+        .spawn(cli::run);
+    let ended = match command {
+        Ok(command) => command.join().unwrap_or_else(|_| {
+            // The panic has said why.
+            Err(Failure::error("this is a fault of crosshandle"))
+        }),
+        Err(error) => Err(Failure::error(format!("starting a thread: {error}"))),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

@@ -1,12 +1,12 @@
 //! Options that every command takes, and the contexts that they lead to.
 
 use crate::failure::{Failure, Result};
+use crate::output::log::{self, Format, Level};
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use crosshandle::holder::Holder;
 use crosshandle::{Context, ContextOptions, Device};
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,13 +20,27 @@ pub(crate) struct Settings {
     /// Say on standard error what is going on
     #[arg(short, long, global = true)]
     verbose: bool,
+    /// How lines on standard error look
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_default_value = true
+    )]
+    log_format: Format,
 }
 
 impl Settings {
+    /// Makes the lines of this process look as the user wants.
+    pub(crate) fn apply(&self) {
+        log::set_format(self.log_format);
+    }
+
     /// Prints a line on standard error if the user asked for more output.
     pub(crate) fn log(&self, line: impl Display) {
         if self.verbose {
-            let _ = writeln!(io::stderr(), "crosshandle: {line}");
+            log::say(Level::Info, line);
         }
     }
 
@@ -42,6 +56,9 @@ impl Settings {
         }
         if self.verbose {
             arguments.push("--verbose".into());
+        }
+        if self.log_format != Format::default() {
+            arguments.extend(["--log-format".into(), self.log_format.name().into()]);
         }
         arguments
     }

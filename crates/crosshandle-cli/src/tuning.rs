@@ -149,3 +149,7 @@ pub(crate) const TOP_KEY_INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// Halved, an idle process wakes more often; doubled, neighbours that come meanwhile are refused for longer.
 pub(crate) const LINK_LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Bytes of the stack of the thread that runs a command. Halved: unoptimized builds may overflow it. Doubled: nothing,
+/// since pages that are not touched take no memory.
+pub(crate) const COMMAND_STACK_BYTES: usize = 8 << 20;

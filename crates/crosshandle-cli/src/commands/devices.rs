@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut table = output::table();
     table.set_header(["device", "name", "memory", "units", "driver", "shares"]);
     for row in &rows {
-        table.add_row(row.cells());
+        output::add_row(&mut table, row.cells());
     }
     output::align_right(&mut table, 2);
     output::align_right(&mut table, 3);

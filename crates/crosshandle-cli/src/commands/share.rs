@@ -6,9 +6,11 @@ use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::units::bytes;
 use crosshandle::{AllocationOptions, Context, Device, Memory};
+use rustix::fs::OFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fs::File;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
@@ -68,7 +70,12 @@ pub(super) fn hold(
 
 /// Copies a file into new device memory, part by part.
 fn load(context: &Context, path: &Path) -> Result<Memory> {
-    let file = File::open(path).context("opening it")?;
+    // A FIFO would have its reader wait for a writer.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .context("opening it")?;
     let metadata = file.metadata().context("asking for its size")?;
     if !metadata.is_file() {
         return Err(Failure::error(

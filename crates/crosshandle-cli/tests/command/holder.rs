@@ -13,13 +13,13 @@ use std::process::Stdio;
 use std::time::Instant;
 
 /// A holder and its successor, ended with the test.
-struct Pair<'a> {
+pub(crate) struct Pair<'a> {
     sandbox: &'a Sandbox,
     _first: Running,
 }
 
 impl<'a> Pair<'a> {
-    fn start(sandbox: &'a Sandbox) -> Self {
+    pub(crate) fn start(sandbox: &'a Sandbox) -> Self {
         let pair = Self {
             sandbox,
             _first: sandbox.start(["hold"]),
@@ -29,7 +29,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Waits until a successor has everything. Returns the process ids of both.
-    fn await_safe(&self) -> (u32, u32) {
+    pub(crate) fn await_safe(&self) -> (u32, u32) {
         let begin = Instant::now();
         loop {
             let checked = self.sandbox.run(["hold", "--check"]);
@@ -53,7 +53,7 @@ impl Drop for Pair<'_> {
     }
 }
 
-fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
     kill_process(pid, Signal::KILL).expect("it lives");
 }
@@ -315,6 +315,60 @@ fn a_model_is_pulled_from_another_host() {
         .run([&["pull", "n", "--from", &address], &token[..]].concat())
         .expect(1);
     assert!(missing.stderr.contains("refuses"), "{}", missing.stderr);
+}
+
+#[test]
+fn tokens_come_from_files_standard_input_and_a_variable() {
+    let sandbox = Sandbox::new();
+    let _pair = Pair::start(&sandbox);
+    let file = model(&sandbox, "m.safetensors", 1000);
+    let token = |name: &str| {
+        let path = sandbox.file(name, format!("{name}-word\n").as_bytes());
+        text(&path).to_owned()
+    };
+    let (read, write, admin) = (token("read"), token("write"), token("admin"));
+    let files = ["--read-token-file", &read, "--write-token-file", &write];
+    let load = [&["load", text(&file), "--name", "m"], &files[..]].concat();
+    let load = [&load[..], &["--admin-token-file", &admin]].concat();
+    sandbox.run(load).expect(0);
+    // The right one is asked for, whichever way it comes.
+    sandbox.run(["verify", "m"]).expect(1);
+    let warned = sandbox
+        .run(["verify", "m", "--token", "read-word"])
+        .expect(0);
+    assert!(warned.stderr.contains("--token-file"), "{}", warned.stderr);
+    let quiet = sandbox
+        .run(["verify", "m", "--token-file", &read])
+        .expect(0);
+    assert_eq!(quiet.stderr, "");
+    let with = |arguments: &[&str], variable: &str, input: &str| {
+        let mut command = sandbox.command(arguments);
+        command.env("CROSSHANDLE_TOKEN", variable);
+        let script = sandbox.file("input", input.as_bytes());
+        let mut running = Running::start_with(command, fs::File::open(script).expect("a file"));
+        running.stdout.rest();
+        running.finish()
+    };
+    with(&["verify", "m"], "read-word", "").expect(0);
+    with(&["verify", "m"], "wrong", "").expect(1);
+    // What an option says counts, not the variable.
+    with(&["verify", "m", "--token-file", &read], "wrong", "").expect(0);
+    let from_input = ["verify", "m", "--stay", "--token-file", "-"];
+    with(&from_input, "", "read-word\nagain\n").expect(0);
+    with(&["verify", "m", "--token-file", "-"], "", "\n").expect(1);
+    for (command, file, code) in [
+        (&["pin", "m"][..], &write, 1),
+        (&["pin", "m"], &admin, 0),
+        (&["pin", "m", "--undo"], &admin, 0),
+        (&["fence", "m"], &read, 1),
+        // A machine that starts many processes takes a while for the proof.
+        (&["fence", "m", "--wait", "30s"], &admin, 0),
+        (&["rm", "m"], &write, 1),
+        (&["rm", "m"], &admin, 0),
+    ] {
+        let command = [command, &["--token-file", file]].concat();
+        sandbox.run(command).expect(code);
+    }
 }
 
 #[test]

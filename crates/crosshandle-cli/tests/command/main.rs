@@ -4,6 +4,7 @@ mod common;
 mod demo;
 mod event;
 mod holder;
+mod hostile;
 mod limits;
 mod link;
 mod machine;

@@ -77,7 +77,7 @@ impl<'a> Work<'a> {
         let found = Found::new(pieces.len());
         self.on_threads(pieces, |items| {
             let mut transfer = self.transfer()?;
-            let mut buffer = [0; HASH_BYTES];
+            let mut buffer = vec![0; HASH_BYTES];
             let mut unnoted = Vec::new();
             for (at, piece) in items {
                 let (offset, len) = place_of(*piece, bytes);
@@ -160,7 +160,7 @@ impl<'a> Work<'a> {
     pub(crate) fn write_from(&self, from: SharedBytes<'_>, pieces: &[u64]) -> Result<()> {
         self.on_threads(pieces, |items| {
             let mut transfer = self.transfer()?;
-            let mut buffer = [0; HASH_BYTES];
+            let mut buffer = vec![0; HASH_BYTES];
             for (_, piece) in items {
                 let (offset, len) = place_of(*piece, from.len() as u64);
                 let offset = offset as usize;
@@ -182,7 +182,7 @@ impl<'a> Work<'a> {
     pub(crate) fn read_into(&self, into: SharedBytes<'_>, pieces: &[u64]) -> Result<()> {
         self.on_threads(pieces, |items| {
             let mut transfer = self.transfer()?;
-            let mut buffer = [0; HASH_BYTES];
+            let mut buffer = vec![0; HASH_BYTES];
             for (_, piece) in items {
                 let (offset, len) = place_of(*piece, into.len() as u64);
                 let (mut at, mut written) = (offset as usize, Ok(()));
@@ -205,7 +205,7 @@ impl<'a> Work<'a> {
         let found = Found::new(pieces.len());
         self.on_threads(pieces, |items| {
             let mut transfer = self.transfer()?;
-            let mut buffer = [0; HASH_BYTES];
+            let mut buffer = vec![0; HASH_BYTES];
             for (at, piece) in items {
                 let (offset, len) = place_of(*piece, bytes);
                 let mut hasher = PieceHasher::new(*piece, bytes);

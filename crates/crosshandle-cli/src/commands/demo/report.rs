@@ -65,7 +65,7 @@ impl Report {
         } else {
             format!("; the second one uses {}", self.peer_device)
         };
-        output::line(format_args!(
+        output::lines(format_args!(
             "Processes {first} and {second} share {} and two events on {} ({}){elsewhere}.\n",
             bytes(self.exchange.size),
             self.device,
@@ -74,12 +74,12 @@ impl Report {
         let mut table = output::table();
         table.set_header(["", "p50 or mean", "p99", ""]);
         for row in self.rows() {
-            table.add_row(row);
+            output::add_row(&mut table, row);
         }
         output::align_right(&mut table, 1);
         output::align_right(&mut table, 2);
         output::print_table(&mut table)?;
-        output::line(format_args!(
+        output::lines(format_args!(
             "\nverified: {} and {} signals, in {} rounds; every byte that one process wrote was \
              compared by the other",
             bytes(self.exchange.bytes_verified),

@@ -89,13 +89,10 @@ fn print_table(checks: &[Check]) -> Result<()> {
     let mut table = output::table();
     table.set_header(["", "check", "found"]);
     for check in checks {
-        table.add_row([
-            check.level.name(),
-            check.check.as_str(),
-            check.found.as_str(),
-        ]);
+        let cells = [check.level.name(), &check.check, &check.found];
+        output::add_row(&mut table, cells);
         if let Some(advice) = &check.advice {
-            table.add_row(["", "", &format!("→ {advice}")]);
+            output::add_row(&mut table, ["", "", &format!("→ {advice}")]);
         }
     }
     output::print_table(&mut table)

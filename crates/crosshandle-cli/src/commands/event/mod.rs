@@ -9,6 +9,7 @@ use crate::failure::{EXIT_STATUS_HELP, Result};
 use crate::input::handle_text;
 use crate::settings::Settings;
 use crosshandle::{Event, EventHandle, EventOptions};
+use std::time::Duration;
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
@@ -36,9 +37,10 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
 }
 
 /// Opens an event. The event keeps alive what it needs of its context.
-fn open_event(handle: &str, settings: &Settings) -> Result<Event> {
+/// Opens an event. Its exporter may take `timeout` to answer; without one the library's default holds.
+fn open_event(handle: &str, timeout: Option<Duration>, settings: &Settings) -> Result<Event> {
     let handle: EventHandle = handle_text(handle)?.parse()?;
-    let context = settings.context_for(handle.backend(), handle.device(), None)?;
+    let context = settings.context_for(handle.backend(), handle.device(), timeout)?;
     // A shell command is in no hurry, and other programs may need the processor.
     let options = EventOptions::new().low_power(true);
     Ok(context.open_event_with(&handle, options)?)

@@ -4,7 +4,7 @@ use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::output;
 use crate::settings::Settings;
 use crate::units::parse_duration;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -19,7 +19,8 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let event = super::open_event(&args.handle, settings)?;
+    let begin = Instant::now();
+    let event = super::open_event(&args.handle, args.timeout, settings)?;
     let number = match args.value {
         Some(value) => {
             event.signal_value(value)?;
@@ -31,7 +32,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
     // fail.
     match args.timeout {
         None => event.wait_value(number),
-        Some(timeout) => event.wait_value_timeout(number, timeout),
+        Some(timeout) => event.wait_value_timeout(number, timeout.saturating_sub(begin.elapsed())),
     }
     .map_err(Failure::from)
     .context(format_args!("signal {number} has not completed"))?;

@@ -55,7 +55,7 @@ impl From<EventStatus> for Status {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let event = super::open_event(&args.handle, settings)?;
+    let event = super::open_event(&args.handle, None, settings)?;
     let status = Status::from(event.status());
     if args.json {
         return output::json(&status);
@@ -70,10 +70,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
             format!("failed: {}", error.as_deref().unwrap_or("unknown"))
         }
     };
-    table.add_row([
-        status.submitted.to_string(),
-        status.completed.to_string(),
-        latest,
-    ]);
+    let (submitted, completed) = (status.submitted.to_string(), status.completed.to_string());
+    output::add_row(&mut table, [submitted, completed, latest]);
     output::print_table(&mut table)
 }

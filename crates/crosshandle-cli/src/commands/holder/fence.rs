@@ -1,6 +1,7 @@
 //! `crosshandle fence NAME`.
 
 use crate::failure::Result;
+use crate::input::token::ShownToken;
 use crate::output;
 use crate::settings::Settings;
 use crate::units::parse_duration;
@@ -27,9 +28,8 @@ pub(crate) struct Args {
     /// Begin it although the writer may write still
     #[arg(long)]
     force: bool,
-    /// The name's token, if it has one
-    #[arg(long, value_name = "TOKEN")]
-    token: Option<String>,
+    #[command(flatten)]
+    token: ShownToken,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         .wait(args.wait.unwrap_or_default())
         .force(args.force);
     let lease = settings
-        .holder(args.token.as_deref())
+        .holder(args.token.get()?.as_deref())
         .claim(&args.name, &options)?;
     let epoch = lease.epoch();
     lease.end()?;

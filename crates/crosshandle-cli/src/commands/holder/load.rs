@@ -1,6 +1,7 @@
 //! `crosshandle load FILE… --name NAME`.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::input::token::{ShownToken, given};
 use crate::output;
 use crate::progress::Progress;
 use crate::settings::Settings;
@@ -14,7 +15,7 @@ use std::time::Instant;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Files of safetensors, or the index of a checkpoint of several (`….index.json`)
+    /// Files of safetensors, the index of a checkpoint of several (`….index.json`), or a directory with either
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The name under which programs open the model
@@ -38,18 +39,26 @@ pub(crate) struct Args {
     /// Go on where a load of the same files under the name was when it was killed
     #[arg(long)]
     resume: bool,
-    /// The name's token, to replace what needs one
-    #[arg(long, value_name = "TOKEN")]
-    token: Option<String>,
+    #[command(flatten)]
+    token: ShownToken,
     /// The token that readers must show
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", conflicts_with = "read_token_file")]
     read_token: Option<String>,
+    /// A file whose first line is the token that readers must show, or `-` for the next line of standard input
+    #[arg(long, value_name = "FILE")]
+    read_token_file: Option<PathBuf>,
     /// The token that writers must show
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", conflicts_with = "write_token_file")]
     write_token: Option<String>,
+    /// A file whose first line is the token that writers must show, or `-` for the next line of standard input
+    #[arg(long, value_name = "FILE")]
+    write_token_file: Option<PathBuf>,
     /// The token that `rm` and `pin` must show
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", conflicts_with = "admin_token_file")]
     admin_token: Option<String>,
+    /// A file whose first line is the token that `rm` and `pin` must show, or `-` for the next line of standard input
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -65,9 +74,28 @@ pub(crate) struct VerifyArgs {
     /// Keep it also for a later holder, should the one that runs and its successor die at the same moment
     #[arg(long, requires = "stay")]
     keep: bool,
-    /// The name's token, if it has one
-    #[arg(long, value_name = "TOKEN")]
-    token: Option<String>,
+    #[command(flatten)]
+    token: ShownToken,
+}
+
+impl Args {
+    /// Returns what the name is to be, with its tokens.
+    fn hold_options(&self) -> Result<HoldOptions> {
+        let mut hold = HoldOptions::new().replaces(self.replace);
+        let (token, file) = (&self.read_token, &self.read_token_file);
+        if let Some(token) = given("--read-token", token.as_deref(), file.as_deref())? {
+            hold = hold.read_token(token);
+        }
+        let (token, file) = (&self.write_token, &self.write_token_file);
+        if let Some(token) = given("--write-token", token.as_deref(), file.as_deref())? {
+            hold = hold.write_token(token);
+        }
+        let (token, file) = (&self.admin_token, &self.admin_token_file);
+        if let Some(token) = given("--admin-token", token.as_deref(), file.as_deref())? {
+            hold = hold.admin_token(token);
+        }
+        Ok(hold)
+    }
 }
 
 fn parse_hash(text: &str) -> Result<Hash, String> {
@@ -104,7 +132,8 @@ fn with_progress(doing: &'static str) -> LoadOptions {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let store = store(settings, args.token.as_deref());
+    let store = store(settings, args.token.get()?.as_deref());
+    let hold = args.hold_options()?;
     // Rather than after minutes of loading.
     store.holder().status()?;
     let is_taken = || match store.holder().open(&args.name) {
@@ -123,16 +152,6 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     }
     if let Some(hash) = args.expect {
         options = options.expecting(hash);
-    }
-    let mut hold = HoldOptions::new().replaces(args.replace);
-    if let Some(token) = &args.read_token {
-        hold = hold.read_token(token);
-    }
-    if let Some(token) = &args.write_token {
-        hold = hold.write_token(token);
-    }
-    if let Some(token) = &args.admin_token {
-        hold = hold.admin_token(token);
     }
     let begin = Instant::now();
     let (handed_over, manifest, hash, resumed) = if args.resume {
@@ -167,7 +186,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 }
 
 pub(crate) fn verify(args: &VerifyArgs, settings: &Settings) -> Result<()> {
-    let store = store(settings, args.token.as_deref());
+    let store = store(settings, args.token.get()?.as_deref());
     let mut options = OpenOptions::new().back_up(args.keep);
     if let Some(hash) = args.expect {
         options = options.expecting(hash);

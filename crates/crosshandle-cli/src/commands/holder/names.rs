@@ -1,6 +1,7 @@
 //! `crosshandle ls`, `rm` and `pin`.
 
 use crate::failure::Result;
+use crate::input::token::ShownToken;
 use crate::output;
 use crate::settings::Settings;
 use crate::units::bytes;
@@ -19,9 +20,8 @@ pub(crate) struct RemoveArgs {
     /// The names to remove
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
-    /// The names' token, if they have one
-    #[arg(long, value_name = "TOKEN")]
-    token: Option<String>,
+    #[command(flatten)]
+    token: ShownToken,
 }
 
 #[derive(clap::Args, Debug)]
@@ -31,9 +31,8 @@ pub(crate) struct PinArgs {
     /// Protect it no more
     #[arg(long)]
     undo: bool,
-    /// The name's token, if it has one
-    #[arg(long, value_name = "TOKEN")]
-    token: Option<String>,
+    #[command(flatten)]
+    token: ShownToken,
 }
 
 /// A name, as the JSON shows it.
@@ -86,14 +85,15 @@ pub(crate) fn list(args: &ListArgs, settings: &Settings) -> Result<()> {
             "same files" => "recovered".to_owned(),
             how => format!("recovered, {how}"),
         }));
-        table.add_row([
+        let cells = [
             name.name.clone(),
             name.version.to_string(),
             bytes(sum(name)),
             devices.join(", "),
             name.parts.len().to_string(),
             state.join(", "),
-        ]);
+        ];
+        output::add_row(&mut table, cells);
     }
     for column in [1, 2, 4] {
         output::align_right(&mut table, column);
@@ -102,7 +102,7 @@ pub(crate) fn list(args: &ListArgs, settings: &Settings) -> Result<()> {
 }
 
 pub(crate) fn remove(args: &RemoveArgs, settings: &Settings) -> Result<()> {
-    let holder = settings.holder(args.token.as_deref());
+    let holder = settings.holder(args.token.get()?.as_deref());
     for name in &args.names {
         holder.remove(name)?;
     }
@@ -110,7 +110,7 @@ pub(crate) fn remove(args: &RemoveArgs, settings: &Settings) -> Result<()> {
 }
 
 pub(crate) fn pin(args: &PinArgs, settings: &Settings) -> Result<()> {
-    let holder = settings.holder(args.token.as_deref());
+    let holder = settings.holder(args.token.get()?.as_deref());
     Ok(holder.pin(&args.name, !args.undo)?)
 }
 

@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use way::Way;
 
 /// A subcommand of `crosshandle link`.
@@ -224,10 +224,14 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
             options,
         } => {
             let handle = handle_text(handle)?.parse()?;
+            let begin = Instant::now();
             let event = Way::to(address, options, settings)?.open_event(&handle)?;
             match timeout {
                 None => event.mirror().wait_value(*value),
-                Some(timeout) => event.mirror().wait_value_timeout(*value, *timeout),
+                Some(timeout) => {
+                    let left = timeout.saturating_sub(begin.elapsed());
+                    event.mirror().wait_value_timeout(*value, left)
+                }
             }
             .map_err(Failure::from)
             .context(format_args!("waiting for signal {value}"))

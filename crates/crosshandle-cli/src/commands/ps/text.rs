@@ -1,5 +1,7 @@
 //! Text of other processes, made fit for a terminal.
 
+use crate::output::clean;
+
 /// Most characters of a name that are shown. Longer ones would break the lines; half would cut real
 /// names.
 const MAX_NAME_CHARS: usize = 48;
@@ -7,15 +9,8 @@ const MAX_NAME_CHARS: usize = 48;
 /// Returns a name as it can be shown: without control characters, which a terminal would obey, and
 /// not too long.
 pub(crate) fn clean(name: &str) -> String {
-    let is_obeyed = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut clean: String = name
-        .chars()
-        .take(MAX_NAME_CHARS)
-        .map(|c| if is_obeyed(c) { '\u{fffd}' } else { c })
-        .collect();
+    let shown: String = name.chars().take(MAX_NAME_CHARS).collect();
+    let mut clean = clean::line(&shown).into_owned();
     if name.chars().nth(MAX_NAME_CHARS).is_some() {
         clean.push('…');
     }

@@ -269,7 +269,7 @@ fn opened_by(openers: &[OpenedBy], context: &ContextReport) -> String {
 fn add_columns(rows: Vec<Vec<String>>, lines: &mut Vec<String>) {
     let mut table = output::table();
     for row in rows {
-        table.add_row(row);
+        output::add_row(&mut table, row);
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.json {
         return output::json(&as_json(&explanation));
     }
-    output::line(explanation)
+    output::lines(explanation)
 }
 
 fn as_json(explanation: &Explanation) -> serde_json::Value {

@@ -4,6 +4,7 @@ use super::keys::{List, State};
 use super::sample::Samples;
 use crate::commands::ps::text::{clean, object, process};
 use crate::commands::ps::waits::{Wait, waits};
+use crate::output::clean;
 use crate::units::{age, bytes};
 use crosshandle::report::{ContextReport, EventReport, ProcessReport};
 use std::cmp::Ordering;
@@ -34,7 +35,7 @@ impl Cell {
     fn text(text: String) -> Self {
         Self {
             key: Key::Text(text.to_lowercase()),
-            text,
+            text: clean::line(&text).into_owned(),
         }
     }
 
@@ -133,13 +134,14 @@ pub(super) fn stuck_waits(state: &State, samples: &Samples) -> Vec<String> {
     all.iter()
         .take_while(|wait| wait.time() >= state.stuck_after)
         .map(|wait| {
-            format!(
+            let text = format!(
                 "{} for signal {} of {}: {}",
                 wait.who(),
                 wait.waiter.number,
                 wait.of_what(),
                 wait.why(&all)
-            )
+            );
+            clean::line(&text).into_owned()
         })
         .collect()
 }

@@ -1,15 +1,27 @@
 //! Standard output: lines, tables, JSON.
 
+pub(crate) mod clean;
+pub(crate) mod log;
+
 use crate::failure::{Failure, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Prints a line and flushes it, so that the reader of a pipe sees the line at once.
+/// Prints a line, without what a terminal would obey, and flushes it, so that the reader of a pipe sees it at once.
 pub(crate) fn line(line: impl Display) -> Result<()> {
+    print(&clean::line(&line.to_string()))
+}
+
+/// Prints lines of this program's own, each as [`line`] does.
+pub(crate) fn lines(lines: impl Display) -> Result<()> {
+    lines.to_string().split('\n').try_for_each(line)
+}
+
+fn print(text: &str) -> Result<()> {
     let mut output = io::stdout().lock();
-    writeln!(output, "{line}")
+    writeln!(output, "{text}")
         .and_then(|()| output.flush())
         .map_err(|error| Failure::output(&error))
 }
@@ -18,7 +30,7 @@ pub(crate) fn line(line: impl Display) -> Result<()> {
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::error(format!("making JSON: {error}")))?;
-    line(text)
+    print(&clean::json(&text))
 }
 
 /// Returns an empty table that has columns and no frame.
@@ -26,6 +38,12 @@ pub(crate) fn table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
+}
+
+/// Adds a row to a table. No cell has a line feed, which would begin a row of its own.
+pub(crate) fn add_row(table: &mut Table, cells: impl IntoIterator<Item = impl AsRef<str>>) {
+    let cells = cells.into_iter();
+    table.add_row(cells.map(|cell| clean::line(cell.as_ref()).into_owned()));
 }
 
 /// Prints a table without blanks at the margins.

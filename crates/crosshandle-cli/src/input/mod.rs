@@ -1,4 +1,6 @@
-//! Standard input: a handle's text.
+//! Standard input: a handle's text, and tokens.
+
+pub(crate) mod token;
 
 use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::tuning::HANDLE_LINE_MAX_BYTES;

@@ -1,0 +1,77 @@
+//! Tokens: words that a holder asks for before it lets a program use a name.
+
+use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::output::log::{self, Level};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// The variable with the token that a command shows, unless an option has one.
+pub(crate) const VARIABLE: &str = "CROSSHANDLE_TOKEN";
+
+/// Bytes of the longest line that is read for a token.
+const MAX_LINE_BYTES: u64 = 4096;
+
+/// The token that a command shows the holder.
+#[derive(clap::Args, Debug, Default)]
+pub(crate) struct ShownToken {
+    /// The token itself, which other users can read in the list of processes: rather use --token-file
+    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
+    token: Option<String>,
+    /// A file whose first line is the token of names that need one, or `-` for standard input [default:
+    /// $CROSSHANDLE_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl ShownToken {
+    /// Returns the token, if there is one.
+    pub(crate) fn get(&self) -> Result<Option<String>> {
+        if let Some(token) = given("--token", self.token.as_deref(), self.token_file.as_deref())? {
+            return Ok(Some(token));
+        }
+        match std::env::var(VARIABLE) {
+            Ok(token) if token.is_empty() => Ok(None),
+            Ok(token) => Ok(Some(token)),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(error) => Err(Failure::error(format!("{VARIABLE}: {error}"))),
+        }
+    }
+}
+
+/// Returns the token that an option has, or the file of the option with `-file` after its name.
+pub(crate) fn given(
+    option: &str,
+    token: Option<&str>,
+    file: Option<&Path>,
+) -> Result<Option<String>> {
+    if let Some(token) = token {
+        log::say(
+            Level::Warn,
+            format_args!(
+                "warning: other users can read what {option} says in the list of processes; use {option}-file"
+            ),
+        );
+        return Ok(Some(token.to_owned()));
+    }
+    file.map(|file| read(file).context(format_args!("{option}-file {}", file.display())))
+        .transpose()
+}
+
+/// Reads a token: the first line of a file, or the next line of standard input.
+fn read(path: &Path) -> Result<String> {
+    let mut line = String::new();
+    let doing = "reading a token";
+    match path == Path::new("-") {
+        // Several options may take a line each.
+        true => io::stdin().lock().take(MAX_LINE_BYTES).read_line(&mut line),
+        false => BufReader::new(File::open(path).context(doing)?.take(MAX_LINE_BYTES))
+            .read_line(&mut line),
+    }
+    .context(doing)?;
+    let token = line.trim_end_matches(['\n', '\r']);
+    match token.is_empty() {
+        true => Err(Failure::error("its first line is empty")),
+        false => Ok(token.to_owned()),
+    }
+}
