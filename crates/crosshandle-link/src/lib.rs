@@ -57,6 +57,7 @@ mod options;
 mod tuning;
 #[allow(unsafe_code)]
 mod ucx;
+mod wait;
 
 /// UCX as a link uses it, for the benchmark's comparison with UCX alone: not part of the interface that
 /// programs may rely on.

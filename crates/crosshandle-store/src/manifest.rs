@@ -10,7 +10,7 @@ const FORMAT: u32 = 1;
 /// to.
 pub(crate) const ALIGNMENT: u64 = 256;
 /// Bytes of the longest manifest that is read.
-pub(crate) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_MANIFEST_BYTES: u64 = Manifest::MAX_BYTES as u64;
 
 /// What a model's memory contains.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -69,6 +69,9 @@ mod hash_text {
 }
 
 impl Manifest {
+    /// Bytes of the longest manifest that is read.
+    pub const MAX_BYTES: usize = 256 << 20;
+
     pub(crate) fn new(
         bytes: u64,
         data_hash: Option<Hash>,
@@ -96,7 +99,10 @@ impl Manifest {
     }
 
     /// Reads a manifest for memory of `bytes` bytes. Anybody may have written it, so all of it is checked.
-    pub(crate) fn read(text: &[u8], bytes: u64) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(text: &[u8], bytes: u64) -> Result<Self, String> {
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| format!("its manifest: {error}"))?;
         if manifest.format != FORMAT {

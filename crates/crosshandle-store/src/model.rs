@@ -6,15 +6,16 @@ use crate::error::{Error, Result};
 use crate::manifest::{MAX_MANIFEST_BYTES, Manifest, TensorInfo};
 use crate::moving;
 use crate::placement::OpenOptions;
-use crate::state::{State, deadline_after, left};
+use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
+use crosshandle::Deadline;
 use crosshandle::handle::BackendKind;
 use crosshandle::holder::{Backup, HeldName, Recovered};
 use crosshandle::{Access, Context, Memory, MemoryHandle, MemoryRange, SharedBytes, VirtualRange};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A model that was opened: its manifest, and one mapping for reading. The mapping stays until this is
 /// dropped or [sleeps](Self::sleep), whatever becomes of the name and of the holder.
@@ -53,7 +54,7 @@ impl Parts {
         store: &Store,
         name: &str,
         access: Access,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Self> {
         let holder = store.holder_until(deadline);
         let held = match access {
@@ -68,7 +69,7 @@ impl Parts {
         store: &Store,
         held: HeldName,
         access: Access,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Self> {
         let handle_of = |role: &str| {
             let handle = held.part(role).and_then(|part| match access {
@@ -106,7 +107,7 @@ impl Parts {
     }
 
     /// Keeps the memory so that it comes back when both holders have died.
-    fn back_up(&self, store: &Store, deadline: Instant) -> Result<Backup> {
+    fn back_up(&self, store: &Store, deadline: Deadline) -> Result<Backup> {
         Ok(store.holder_until(deadline).back_up(&self.held)?)
     }
 
@@ -123,7 +124,7 @@ fn open_parts(
     name: &str,
     handle_of: impl Fn(&str) -> Result<MemoryHandle>,
     access: Access,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<(MemoryHandle, Memory, State)> {
     let host = store.context_on("host")?;
     let on_host = |role: &str| {
@@ -132,7 +133,7 @@ fn open_parts(
             let why = format!("its part '{role}' is no memory of the host, or too long");
             return Err(not_a_model(name, why));
         }
-        Ok(host.open_memory_timeout(&handle, access, left(deadline))?)
+        Ok(host.open_memory_timeout(&handle, access, deadline.timeout())?)
     };
     let data = handle_of(DATA)?;
     let (listing, words) = (on_host(MANIFEST)?, on_host(STATE)?);
@@ -156,7 +157,7 @@ pub(crate) fn check_readable(
         let (_, memory) = part.ok_or_else(|| not_a_model(name, format!("no part '{role}'")))?;
         Ok(memory.handle_read_only()?)
     };
-    let deadline = deadline_after(UPDATE_PATIENCE);
+    let deadline = Deadline::after(UPDATE_PATIENCE);
     let (data, listing, state) = open_parts(store, name, handle_of, Access::ReadOnly, deadline)?;
     check_opened(store, name, &data, &listing, &state, expected)
 }
@@ -170,7 +171,7 @@ fn check_opened(
     state: &State,
     expected: Hash,
 ) -> Result<()> {
-    let deadline = deadline_after(UPDATE_PATIENCE);
+    let deadline = Deadline::after(UPDATE_PATIENCE);
     let (_, found, _) = read_settled(state, listing, name, data.len(), deadline)?;
     if found != expected {
         let name = name.to_owned();
@@ -197,7 +198,7 @@ fn read_settled(
     listing: &Memory,
     name: &str,
     bytes: u64,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<(Manifest, Hash, u64)> {
     loop {
         let seen = state.settle(deadline)?;
@@ -235,7 +236,7 @@ impl Model {
         store: &Store,
         name: &str,
         options: &OpenOptions,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Self> {
         let parts = Parts::open(store, name, Access::ReadOnly, deadline)?;
         let bytes = parts.data.len();
@@ -346,7 +347,7 @@ impl Model {
     pub fn verify(&self, options: &LoadOptions) -> Result<()> {
         let memory = self.memory()?;
         let bytes = memory.len() as u64;
-        let deadline = deadline_after(UPDATE_PATIENCE);
+        let deadline = Deadline::after(UPDATE_PATIENCE);
         let (manifest, _, seen) =
             read_settled(&self.state, &self.listing, &self.name, bytes, deadline)?;
         let verified = verify(&self.context.0, memory, &manifest, options);
@@ -362,7 +363,7 @@ impl Model {
     /// # Errors
     /// [`Error::Torn`] if an update was begun and will not end; a timeout.
     pub fn stable(&self, timeout: Duration) -> Result<u64> {
-        self.state.settle(deadline_after(timeout))
+        self.state.settle(Deadline::after(timeout))
     }
 
     /// Returns whether no update has begun since [`stable`](Self::stable) returned this number. What was read in
@@ -380,7 +381,7 @@ impl Model {
     /// # Errors
     /// As [`stable`](Self::stable).
     pub fn next_update(&self, number: u64, timeout: Duration) -> Result<u64> {
-        self.state.next_after(number, deadline_after(timeout))
+        self.state.next_after(number, Deadline::after(timeout))
     }
 
     /// Reads the manifest again, so that [`hash`](Self::hash) is that of the contents after all updates that have
@@ -389,7 +390,7 @@ impl Model {
     /// # Errors
     /// As [`stable`](Self::stable).
     pub fn refresh(&mut self, timeout: Duration) -> Result<u64> {
-        let deadline = deadline_after(timeout);
+        let deadline = Deadline::after(timeout);
         let bytes = self.manifest.bytes;
         let (manifest, hash, seen) =
             read_settled(&self.state, &self.listing, &self.name, bytes, deadline)?;
@@ -468,7 +469,7 @@ impl Model {
     }
 
     /// Brings what the name stands for from the host to the model's device, as the next version of the name.
-    fn bring_back(&mut self, deadline: Instant) -> Result<()> {
+    fn bring_back(&mut self, deadline: Deadline) -> Result<()> {
         let own = self.context.0.device();
         let held = self.store.holder_until(deadline).open(&self.name)?;
         let data = held.part(DATA).and_then(|part| part.read_only);
@@ -479,7 +480,7 @@ impl Model {
             return Ok(());
         }
         let device = own.to_string();
-        let options = OpenOptions::new().patience(left(deadline));
+        let options = OpenOptions::new().patience(deadline.timeout());
         let there = self.store.open_with(&self.name, &options)?;
         if there.manifest.has_layout_of(&self.manifest) {
             let moved = moving::move_to(&self.store, &there, &device, &LoadOptions::new())?;
@@ -511,7 +512,7 @@ impl Model {
     /// # Errors
     /// As [`wake`](Self::wake).
     pub fn wake_within(&mut self, timeout: Duration) -> Result<bool> {
-        let deadline = deadline_after(timeout);
+        let deadline = Deadline::after(timeout);
         if self.is_asleep() {
             self.bring_back(deadline)?;
         }
@@ -569,9 +570,9 @@ fn map(
     context: &Context,
     range: Option<&Arc<VirtualRange>>,
     data: &MemoryHandle,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<Memory> {
-    let (access, timeout) = (Access::ReadOnly, left(deadline));
+    let (access, timeout) = (Access::ReadOnly, deadline.timeout());
     Ok(match range {
         Some(range) => range.open_memory_timeout(data, access, timeout)?,
         None => context.open_memory_timeout(data, access, timeout)?,

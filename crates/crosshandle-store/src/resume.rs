@@ -13,10 +13,11 @@ use crate::manifest::Manifest;
 use crate::model::Parts;
 use crate::placement::choose_agreed;
 use crate::source::Source;
-use crate::state::{Moment, Phase, State, deadline_after};
+use crate::state::{Moment, Phase, State};
 use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::{LOADER_PATIENCE, UPDATE_PATIENCE};
 use crate::{Hash, LoadOptions};
+use crosshandle::Deadline;
 use crosshandle::holder::{HandedOver, HoldOptions};
 use crosshandle::{Access, Context, Event, EventOptions, HolderFault, Memory};
 use std::path::PathBuf;
@@ -87,7 +88,7 @@ impl Loading {
         let pieces = hash::pieces(source.bytes);
         let state = State::create_empty(&host, choose_agreed(data.len()), pieces)?;
         let event = event(&host)?;
-        let moment = state.claim(&event, deadline_after(LOADER_PATIENCE))?;
+        let moment = state.claim(&event, Deadline::after(LOADER_PATIENCE))?;
         let loading = Self {
             state,
             listing,
@@ -107,7 +108,7 @@ impl Loading {
     /// Takes over what a loader has left behind. `None`: it is of other files, and was removed.
     fn resume(store: &Store, context: &Context, parts: Parts, label: &str) -> Result<Option<Self>> {
         let event = event(parts.state.host())?;
-        let claimed = parts.state.claim(&event, deadline_after(LOADER_PATIENCE));
+        let claimed = parts.state.claim(&event, Deadline::after(LOADER_PATIENCE));
         let moment = claimed.map_err(|error| match error.is_timeout() {
             true => Error::Invalid(format!(
                 "another process loads {} just now: wait for it, or end it",
@@ -239,7 +240,7 @@ pub(crate) fn load(
     };
     let held = store.holder().open_to_write(&partial)?;
     let access = Access::ReadOnly;
-    let deadline = deadline_after(UPDATE_PATIENCE);
+    let deadline = Deadline::after(UPDATE_PATIENCE);
     Parts::of(store, held.clone(), access, deadline)?.check_readable(store, hash)?;
     let hold = hold.label(hash.to_hex().as_str());
     let handed_over = store.holder().hold_as(&held, name, hold)?;
@@ -264,7 +265,7 @@ fn label(source: &Source<'_>, context: &Context) -> Result<String> {
 
 /// Returns what a loader has left under a name.
 fn left_behind(store: &Store, partial: &str) -> Result<Option<Parts>> {
-    let deadline = deadline_after(UPDATE_PATIENCE);
+    let deadline = Deadline::after(UPDATE_PATIENCE);
     match Parts::open(store, partial, Access::ReadWrite, deadline) {
         Ok(parts) => Ok(Some(parts)),
         Err(Error::Crosshandle(crosshandle::Error::Holder {

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
 use crate::{Hash, LoadOptions};
+use crosshandle::handle::Bounded;
 use crosshandle::{MemoryRange, SharedBytes};
 use rustix::fs::OFlags;
 use serde::Deserialize;
@@ -13,7 +14,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest header of a file, as the format has it.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// A tensor in the program's own memory.
 #[derive(Clone, Debug)]
@@ -235,7 +236,9 @@ impl<'a> Source<'a> {
         };
         let file = open(path)?;
         let mut text = Vec::new();
-        let read = file.take(MAX_HEADER_BYTES + 1).read_to_end(&mut text);
+        let read = file
+            .take(MAX_HEADER_BYTES as u64 + 1)
+            .read_to_end(&mut text);
         read.map_err(|source| io(path, source))?;
         let index: Index = serde_json::from_slice(&text)
             .map_err(|error| format(format!("it is no index of a checkpoint: {error}")))?;
@@ -283,14 +286,14 @@ impl<'a> Source<'a> {
         file.read_exact_at(&mut size, 0)
             .map_err(|source| io(path, source))?;
         let size = u64::from_le_bytes(size);
-        if size > MAX_HEADER_BYTES || size > len - 8 {
+        let header = Bounded::<MAX_HEADER_BYTES>::new(size).filter(|_| size <= len - 8);
+        let Some(mut header) = header.and_then(Bounded::zeros) else {
             return Err(format(
                 "it is no file of safetensors: its header would be longer than the file or the format's \
                  limit"
                     .into(),
             ));
-        }
-        let mut header = vec![0; size as usize];
+        };
         file.read_exact_at(&mut header, 8)
             .map_err(|source| io(path, source))?;
         let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
@@ -563,7 +566,9 @@ fn read_direct(file: &File, into: SharedBytes<'_>, from: u64, path: &Path) -> Re
     let skipped = from as usize % DIRECT_ALIGNMENT;
     let wanted = skipped + into.len();
     let whole = wanted.next_multiple_of(DIRECT_ALIGNMENT);
-    let mut buffer = vec![0; whole + DIRECT_ALIGNMENT];
+    // Of the part that is read at once, which this process chose.
+    let buffer = Bounded::<{ usize::MAX }>::new(whole + DIRECT_ALIGNMENT).and_then(Bounded::zeros);
+    let mut buffer = buffer.ok_or_else(|| io(path, std::io::ErrorKind::OutOfMemory.into()))?;
     let start = buffer.as_ptr().align_offset(DIRECT_ALIGNMENT);
     let aligned = &mut buffer[start..start + whole];
     let mut done = 0;

@@ -19,12 +19,13 @@
 use crate::contents::hash::PieceHash;
 use crate::error::{Error, Result};
 use crate::tuning::{CLAIM_PATIENCE, IDLE_INTERVAL, LOOK_INTERVAL, WRITER_INTERVAL};
-use crosshandle::handle::HANDLE_SIZE;
-use crosshandle::{Context, Event, EventHandle, Memory};
+
+use crosshandle::handle::{Bounded, HANDLE_SIZE};
+use crosshandle::{Context, Deadline, Event, EventHandle, Memory};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const FORMAT: u64 = 0x3174_6174_732d_6878;
 const STATE_WORD: usize = 1;
@@ -145,7 +146,11 @@ impl State {
 
     fn without_hashes(host: &Context, address: usize, pieces: usize, phase: Phase) -> Result<Self> {
         let memory = host.allocate(HASHES + pieces * HASH_BYTES)?;
-        memory.write(0, &vec![0; memory.len()])?;
+        let zeros = Bounded::<{ usize::MAX }>::new(memory.len()).and_then(Bounded::zeros);
+        memory.write(
+            0,
+            &zeros.ok_or_else(|| Error::Invalid("no memory is so long".into()))?,
+        )?;
         let word = Moment { number: 0, phase }.to_word();
         memory.write(8 * STATE_WORD, &word.to_ne_bytes())?;
         memory.write(8 * ADDRESS_WORD, &(address as u64).to_ne_bytes())?;
@@ -219,12 +224,12 @@ impl State {
     }
 
     /// Waits until no update is under way. Returns the number of the state.
-    pub(crate) fn settle(&self, deadline: Instant) -> Result<u64> {
+    pub(crate) fn settle(&self, deadline: Deadline) -> Result<u64> {
         Ok(self.settled(deadline)?.number)
     }
 
     /// Waits until the state is stable, or a claim of a writer that counts as dead.
-    fn settled(&self, deadline: Instant) -> Result<Moment> {
+    fn settled(&self, deadline: Deadline) -> Result<Moment> {
         loop {
             let now = self.look()?;
             match now.phase {
@@ -255,7 +260,7 @@ impl State {
     }
 
     /// Waits until a later update than `after` has ended. Returns its number.
-    pub(crate) fn next_after(&self, after: u64, deadline: Instant) -> Result<u64> {
+    pub(crate) fn next_after(&self, after: u64, deadline: Deadline) -> Result<u64> {
         loop {
             let settled = self.settled(deadline)?;
             let is_claim = matches!(settled.phase, Phase::Claimed { .. });
@@ -279,7 +284,7 @@ impl State {
 
     /// Takes the right to write. Returns the state while this process writes. `event` tells others of it: it
     /// is signalled now, and once more at the end.
-    pub(crate) fn claim(&self, event: &Event, deadline: Instant) -> Result<Moment> {
+    pub(crate) fn claim(&self, event: &Event, deadline: Deadline) -> Result<Moment> {
         loop {
             let now = self.look()?;
             let mut was_torn = now.is_torn();
@@ -369,7 +374,7 @@ impl State {
         now: Moment,
         number: u64,
         later: u64,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Writer> {
         let Some((handle, signal)) = self.announced(number)? else {
             // Overwritten: then the state has changed, or a writer writes nonsense.
@@ -379,7 +384,7 @@ impl State {
                 _ => Writer::Gone,
             });
         };
-        let event = match self.host().open_event_timeout(&handle, left(deadline)) {
+        let event = match self.host().open_event_timeout(&handle, deadline.timeout()) {
             Ok(event) => event,
             // Its process has ended, or has dropped the event.
             Err(error) if error.is_peer_dead() || error.is_stale() => return Ok(Writer::Gone),
@@ -389,7 +394,7 @@ impl State {
         };
         let signal = signal.saturating_add(later);
         if event
-            .wait_value_timeout(signal, left(deadline).min(WRITER_INTERVAL))
+            .wait_value_timeout(signal, deadline.timeout().min(WRITER_INTERVAL))
             .is_ok_and(|()| self.look().is_ok_and(|found| found == now))
         {
             // Whoever has the event can signal it.
@@ -417,27 +422,18 @@ impl State {
     }
 }
 
-fn check(deadline: Instant, doing: &'static str) -> Result<()> {
-    match Instant::now() < deadline {
-        true => Ok(()),
-        false => Err(crosshandle::Error::TimedOut(doing).into()),
+fn check(deadline: Deadline, doing: &'static str) -> Result<()> {
+    match deadline.is_over() {
+        false => Ok(()),
+        true => Err(crosshandle::Error::TimedOut(doing).into()),
     }
-}
-
-/// Returns the time until a moment.
-pub(crate) fn left(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now())
-}
-
-/// Returns when a time from now on is over. A clock has an end.
-pub(crate) fn deadline_after(time: Duration) -> Instant {
-    Instant::now() + time.min(Duration::from_secs(1 << 32))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crosshandle::Device;
+    use std::time::Duration;
 
     #[test]
     fn a_claim_that_counted_as_abandoned_is_no_update_and_may_become_one() {
@@ -450,11 +446,11 @@ mod tests {
         let claimed = start.next(Phase::Claimed { was_torn: false });
         change(start, claimed);
         // Short waits find out too that nobody goes on.
-        let wait = || state.settle(deadline_after(SLICE)).ok();
+        let wait = || state.settle(Deadline::after(SLICE)).ok();
         let found = (0..1000).find_map(|_| wait());
         assert_eq!(found, Some(claimed.number));
         assert!(state.is_still(claimed.number).expect("words"));
-        let next = |after| state.next_after(after, deadline_after(SLICE));
+        let next = |after| state.next_after(after, Deadline::after(SLICE));
         for after in [start.number, claimed.number] {
             let waited = next(after).expect_err("nothing was written");
             assert!(waited.is_timeout(), "{waited}");

@@ -7,16 +7,16 @@ use crate::model::Model;
 use crate::placement::OpenOptions;
 use crate::resume::{self, Publication};
 use crate::source::{NamedBytes, NamedRange, Source};
-use crate::state::{deadline_after, left};
 use crate::tuning::{MAX_LOOKS, UPDATE_PATIENCE};
 use crate::update::Updater;
+use crosshandle::Deadline;
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use crosshandle::holder::{ClaimOptions, HoldOptions, Holder};
 use crosshandle::{Context, ContextOptions, Device, MemoryHandle, PeerPolicy};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The roles of a model's pieces of memory.
 pub(crate) const DATA: &str = "data";
@@ -61,8 +61,8 @@ impl Store {
     }
 
     /// Returns the holder, whose answers are waited for until a moment.
-    pub(crate) fn holder_until(&self, deadline: Instant) -> Holder {
-        self.holder.clone().timeout(left(deadline))
+    pub(crate) fn holder_until(&self, deadline: Deadline) -> Holder {
+        self.holder.clone().timeout(deadline.timeout())
     }
 
     /// Returns the holder, to list, remove and pin names.
@@ -160,7 +160,7 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open); [`Error::OtherModel`], [`Error::AddressTaken`].
     pub fn open_with(&self, name: &str, options: &OpenOptions) -> Result<Model> {
-        let deadline = deadline_after(options.patience);
+        let deadline = Deadline::after(options.patience);
         self.look_again(|| Model::open(self, name, options, deadline))
     }
 
@@ -178,7 +178,7 @@ impl Store {
     /// # Errors
     /// As [`updater`](Self::updater); a timeout.
     pub fn updater_timeout(&self, name: &str, timeout: Duration) -> Result<Updater> {
-        let deadline = deadline_after(timeout);
+        let deadline = Deadline::after(timeout);
         self.look_again(|| Updater::open(self, name, deadline))
     }
 
@@ -198,9 +198,9 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open), also if the name is removed; a timeout.
     pub fn await_next(&self, before: &Model, timeout: Duration) -> Result<Model> {
-        let (name, deadline) = (before.name(), deadline_after(timeout));
+        let (name, deadline) = (before.name(), Deadline::after(timeout));
         self.holder.await_version(name, before.version(), timeout)?;
-        self.open_with(name, &OpenOptions::new().patience(left(deadline)))
+        self.open_with(name, &OpenOptions::new().patience(deadline.timeout()))
     }
 
     /// Opens something again if the name's next version came between two steps.

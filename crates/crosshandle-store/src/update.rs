@@ -6,17 +6,18 @@ use crate::error::{Error, Result};
 use crate::manifest::{Manifest, TensorInfo};
 use crate::model::{Parts, read_listing};
 use crate::source::{NamedBytes, Source};
-use crate::state::{Moment, Phase, State, deadline_after, left};
+use crate::state::{Moment, Phase, State};
 use crate::store::Store;
 use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
+use crosshandle::Deadline;
 use crosshandle::holder::{ClaimOptions, Lease};
 use crosshandle::{Access, Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A model that this process can write. It may be kept for any number of updates, each of which
 /// [`begin`](Self::begin) starts. Several processes may have one: one of them writes at a time.
@@ -46,7 +47,7 @@ impl fmt::Debug for Updater {
 }
 
 impl Updater {
-    pub(crate) fn open(store: &Store, name: &str, deadline: Instant) -> Result<Self> {
+    pub(crate) fn open(store: &Store, name: &str, deadline: Deadline) -> Result<Self> {
         let parts = Parts::open(store, name, Access::ReadWrite, deadline)?;
         Self::of(store, parts, deadline)
     }
@@ -55,7 +56,7 @@ impl Updater {
     pub(crate) fn claim(store: &Store, name: &str, options: &ClaimOptions) -> Result<Self> {
         let lease = store.holder().claim(name, options)?;
         // Its memory is asked for anew: a claim that has waited for long is no reason to hurry.
-        let deadline = deadline_after(UPDATE_PATIENCE);
+        let deadline = Deadline::after(UPDATE_PATIENCE);
         let parts = Parts::of(store, lease.held().clone(), Access::ReadWrite, deadline);
         match parts.and_then(|parts| Self::of(store, parts, deadline)) {
             Ok(updater) => Ok(Self {
@@ -70,10 +71,11 @@ impl Updater {
         }
     }
 
-    fn of(store: &Store, parts: Parts, deadline: Instant) -> Result<Self> {
+    fn of(store: &Store, parts: Parts, deadline: Deadline) -> Result<Self> {
         let name = parts.name();
         let context = store.context_for(&parts.data)?;
-        let data = context.open_memory_timeout(&parts.data, Access::ReadWrite, left(deadline))?;
+        let data =
+            context.open_memory_timeout(&parts.data, Access::ReadWrite, deadline.timeout())?;
         // An update changes nothing of it but the hash, so it may be read at any time.
         let (manifest, _) = read_listing(&parts.listing, name, data.len() as u64)?;
         // Readers have it open, and disturb no other event with it.
@@ -147,7 +149,7 @@ impl Updater {
     /// # Errors
     /// A timeout; limits of the system.
     pub fn begin(&mut self, timeout: Duration) -> Result<Update<'_>> {
-        let moment = self.state.claim(&self.event, deadline_after(timeout))?;
+        let moment = self.state.claim(&self.event, Deadline::after(timeout))?;
         let update = Update {
             moment: Some(moment),
             options: LoadOptions::new(),

@@ -1,5 +1,5 @@
 //! The structure of the code: layers, cycles of imports, places of `unsafe`, threads and constants,
-//! words, and the paths that documents name.
+//! words, sizes that peers choose, and the paths that documents name.
 //!
 //! `table.rs` has what is allowed. Code of tests is exempt from all but the words.
 
@@ -8,6 +8,7 @@ mod documents;
 mod evidence;
 mod imports;
 mod rules;
+mod sizes;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -155,6 +156,7 @@ impl Checkout {
         let mut faults = layer_faults(tree, edges);
         faults.extend(cycle_faults(tree, edges));
         faults.extend(self.rule_faults(tree));
+        faults.extend(self.size_faults());
         faults.extend(directory_faults(&self.paths));
         faults.extend(self.word_faults());
         for (path, text) in &self.documents {
@@ -206,6 +208,21 @@ impl Checkout {
             }
         }
         faults
+    }
+
+    fn size_faults(&self) -> Vec<Fault> {
+        let is_tests = |path: &str| path.split(['/', '.']).any(|part| part == "tests");
+        let parsers = self.sources.iter();
+        let parsers = parsers.filter(|(path, _)| sizes::applies(path) && !is_tests(path));
+        let found = parsers.flat_map(|(path, text)| {
+            // A file that cannot be read is a fault already.
+            let found =
+                syn::parse_file(text).map_or_else(|_| Vec::new(), |file| sizes::check(&file));
+            found
+                .into_iter()
+                .map(move |(line, message)| Fault::new(path, line, message))
+        });
+        found.collect()
     }
 
     fn word_faults(&self) -> Vec<Fault> {

@@ -317,6 +317,60 @@ fn a_model_is_pulled_from_another_host() {
     assert!(missing.stderr.contains("refuses"), "{}", missing.stderr);
 }
 
+/// A linked host's manifest claims what it likes: pulling it fails with a reason, and publishes nothing.
+#[test]
+fn a_hostile_model_is_not_pulled() {
+    let (owner, user) = (Sandbox::new(), Sandbox::new());
+    let (_owners, _users) = (Pair::start(&owner), Pair::start(&user));
+    let token = owner.path("token");
+    owner.run(["link", "token", text(&token)]).expect(0);
+    let token = ["--token", text(&token)];
+    let listens = [&["link", "listen", "127.0.0.1:0", "--names"], &token[..]].concat();
+    let (_listener, address) = owner.hold(listens);
+
+    let device = crosshandle::Device::find("host").expect("the host");
+    let options = crosshandle::ContextOptions::new().socket_dir(owner.sockets());
+    let options = options.pooling(false);
+    let context = crosshandle::Context::with_options(&device, options).expect("a context");
+    let holder = crosshandle::holder::Holder::new().socket_dir(owner.sockets());
+    let attack = |name: &str, bytes: u64, tensor: [u64; 3], length: usize| {
+        let [offset, len, shape] = tensor;
+        let manifest = serde_json::json!({
+            "format": 1, "bytes": bytes, "data_hash": null, "metadata": {},
+            "tensors": {"t": {"dtype": "U8", "shape": [shape], "offset": offset, "bytes": len}},
+        });
+        let mut manifest = manifest.to_string().into_bytes();
+        manifest.resize(length.max(manifest.len()), b' ');
+        let listing = context.allocate(manifest.len()).expect("memory");
+        listing.write(0, &manifest).expect("it is written");
+        let data = context.allocate(4096).expect("memory");
+        let parts = [("data", &data), ("manifest", &listing)];
+        let hold = crosshandle::holder::HoldOptions::new();
+        holder.hand_over(name, &parts, hold).expect("it is held");
+        let pulls = [&["pull", name, "--from", &address], &token[..]].concat();
+        let refused = user.run(pulls).expect(1);
+        assert!(!refused.stderr.contains("panicked"), "{}", refused.stderr);
+        refused.stderr
+    };
+    for (index, claim) in [1u64 << 40, 1 << 62, 1 << 63, u64::MAX]
+        .into_iter()
+        .enumerate()
+    {
+        for (of, bytes, tensor) in [
+            ("bytes", claim, [0, claim, claim]),
+            ("length", 4096, [0, claim, claim]),
+            ("offset", 4096, [claim & !255, 256, 256]),
+        ] {
+            let why = attack(&format!("{of}{index}"), bytes, tensor, 0);
+            assert!(why.contains("nothing was published"), "{of} {claim}: {why}");
+        }
+    }
+    let why = attack("long", 4096, [0, 256, 256], (256 << 20) + 1);
+    assert!(why.contains("none is longer"), "{why}");
+    let listed = user.run(["ls", "--json"]).expect(0).json();
+    assert_eq!(listed, serde_json::json!([]));
+}
+
 #[test]
 fn tokens_come_from_files_standard_input_and_a_variable() {
     let sandbox = Sandbox::new();

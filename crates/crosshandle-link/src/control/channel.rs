@@ -1,6 +1,7 @@
 //! A TLS connection over a socket that never blocks: what is to be sent, and frames of what has come.
 
 use super::message::Message;
+use crosshandle::handle::Bounded;
 use rustls::Connection;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -146,10 +147,12 @@ impl Channel {
             .tls
             .process_new_packets()
             .map_err(std::io::Error::other)?;
-        let start = self.input.len();
-        self.input
-            .resize(start + state.plaintext_bytes_to_read(), 0);
-        self.tls.reader().read_exact(&mut self.input[start..])
+        let more = Bounded::<MAX_INPUT>::new(state.plaintext_bytes_to_read());
+        let more = more.and_then(Bounded::zeros);
+        let mut more = more.ok_or(ErrorKind::InvalidData)?;
+        self.tls.reader().read_exact(&mut more)?;
+        self.input.append(&mut more);
+        Ok(())
     }
 
     /// Returns whether nothing more comes or goes. What has come can still be taken.

@@ -5,22 +5,23 @@ use super::channel::Channel;
 use super::identity::Tls;
 use super::message::{HELLO_SIZE, Hello, NoHello, refusal};
 use crate::error::{Error, Result};
+use crosshandle::Deadline;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A socket whose reads and writes together end at a deadline.
 struct Limited<'a> {
     socket: &'a TcpStream,
-    deadline: Instant,
+    deadline: Deadline,
 }
 
 impl Limited<'_> {
-    fn left(&self) -> std::io::Result<Duration> {
-        match self.deadline.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(ErrorKind::TimedOut.into()),
+    fn left(&self) -> std::io::Result<Option<Duration>> {
+        match self.deadline.remaining() {
+            Some(Duration::ZERO) => Err(ErrorKind::TimedOut.into()),
             left => Ok(left),
         }
     }
@@ -28,14 +29,14 @@ impl Limited<'_> {
 
 impl Read for Limited<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.socket.set_read_timeout(Some(self.left()?))?;
+        self.socket.set_read_timeout(self.left()?)?;
         self.socket.read(into)
     }
 }
 
 impl Write for Limited<'_> {
     fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
-        self.socket.set_write_timeout(Some(self.left()?))?;
+        self.socket.set_write_timeout(self.left()?)?;
         self.socket.write(from)
     }
 
@@ -48,7 +49,7 @@ impl Write for Limited<'_> {
 pub(crate) struct Greeted {
     socket: TcpStream,
     tls: Connection,
-    deadline: Instant,
+    deadline: Deadline,
     peer: Arc<str>,
     pub(crate) hello: Hello,
 }
@@ -59,7 +60,7 @@ pub(crate) fn dial(
     peer: &Arc<str>,
     tls: &Tls,
     hello: &Hello,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<Greeted> {
     dial_and_say(socket, peer, tls, hello, &[], deadline)
 }
@@ -72,7 +73,7 @@ pub(crate) fn dial_and_say(
     tls: &Tls,
     hello: &Hello,
     frames: &[u8],
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<Greeted> {
     let connection = ClientConnection::new(Arc::clone(&tls.client), tls.name.clone())
         .map_err(|error| not_admitted(peer, &error))?;
@@ -93,7 +94,7 @@ pub(crate) fn accept(
     socket: TcpStream,
     peer: &Arc<str>,
     tls: &Tls,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<Greeted> {
     let connection = ServerConnection::new(Arc::clone(&tls.server))
         .map_err(|error| not_admitted(peer, &error))?;

@@ -10,13 +10,15 @@ use crate::control::message::{Hello, SessionId, refusal};
 use crate::error::{Error, Result};
 use crate::options::LinkOptions;
 use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_UNACCEPTED};
+use crate::wait::wait_until;
 use crosshandle::Context;
+use crosshandle::Deadline;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Listens for other hosts that want to link.
 ///
@@ -87,24 +89,16 @@ impl Listener {
     /// # Errors
     /// [`Error::TimedOut`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Link> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = Deadline::after_optional(timeout);
         let mut state = self.shared.state();
         loop {
             if let Some(link) = state.unaccepted.pop_front() {
                 return Ok(link);
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            state = match left {
-                Some(Duration::ZERO) => return Err(Error::TimedOut("waiting for a link")),
-                Some(left) => {
-                    let waited = self.shared.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => {
-                    let waited = self.shared.changed.wait(state);
-                    waited.unwrap_or_else(PoisonError::into_inner)
-                }
-            };
+            if deadline.is_over() {
+                return Err(Error::TimedOut("waiting for a link"));
+            }
+            state = wait_until(&self.shared.changed, state, deadline);
         }
     }
 }
@@ -163,7 +157,7 @@ impl Shared {
         let shared = Arc::clone(self);
         let started = thread::start("xhl-greet", move || {
             let name: Arc<str> = peer.to_string().into();
-            let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+            let deadline = Deadline::after(HANDSHAKE_TIMEOUT);
             let greeted = handshake::accept(socket, &name, &shared.tls, deadline);
             shared.state().doorway.leave(number);
             if let Ok(greeted) = greeted {
@@ -226,7 +220,7 @@ impl Shared {
             ..ours
         })?;
         let session = begin(peer, &self.context, &self.options, data, None, greeted)?;
-        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+        let deadline = Deadline::after(HANDSHAKE_TIMEOUT);
         self.state().sessions.insert(id, Arc::downgrade(&session));
         let link = Link::of(Arc::clone(&session));
         session.wait_for_data_endpoint(deadline)?;

@@ -25,7 +25,7 @@ use crate::tuning::{
     HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE, REDIAL_HANDSHAKES,
     REDIAL_INTERVAL, REDIAL_TIMEOUT,
 };
-use crosshandle::{Context, EventHandle, MemoryHandle};
+use crosshandle::{Context, Deadline, EventHandle, MemoryHandle};
 use data::DataPath;
 use question::Answer;
 use session::{Dial, Session, Start};
@@ -74,7 +74,7 @@ impl Link {
         options: &LinkOptions,
     ) -> Result<Self> {
         options.check()?;
-        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+        let deadline = Deadline::after(HANDSHAKE_TIMEOUT);
         let peer: Arc<str> = address.to_string().into();
         let addresses: Vec<_> = address
             .to_socket_addrs()
@@ -281,7 +281,7 @@ fn greet(
     peer: &Arc<str>,
     tls: &Tls,
     hello: &Hello,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<Greeted> {
     let mut pause = REDIAL_INTERVAL;
     loop {
@@ -289,7 +289,7 @@ fn greet(
             .and_then(|socket| handshake::dial(socket, peer, tls, hello, deadline));
         match greeted {
             Err(error) if handshake::was_cut_off(&error) && pause < MAX_GREET_PAUSE => {
-                std::thread::sleep(pause);
+                deadline.sleep(pause);
                 pause *= 2;
             }
             greeted => return greeted,

@@ -3,6 +3,8 @@
 use crate::error::{Error, Result};
 use crate::event::Mirror;
 use crate::tuning::ANSWER_TIMEOUT;
+use crate::wait::wait_until;
+use crosshandle::Deadline;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// An answer.
@@ -85,11 +87,11 @@ impl Question {
 
     /// Waits for the answer, which comes at the latest when the link ends.
     pub(crate) fn wait(&self) -> Result<Answer> {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut place, _) = self
-            .answered
-            .wait_timeout_while(place, ANSWER_TIMEOUT, |place| matches!(place, Place::Waits))
-            .unwrap_or_else(PoisonError::into_inner);
+        let deadline = Deadline::after(ANSWER_TIMEOUT);
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        while matches!(*place, Place::Waits) && !deadline.is_over() {
+            place = wait_until(&self.answered, place, deadline);
+        }
         match std::mem::replace(&mut *place, Place::GivenUp) {
             Place::Answered(answer) => answer,
             _ => Err(Error::TimedOut("waiting for the other side's answer")),

@@ -3,7 +3,7 @@
 use super::data::DataPath;
 use super::past::Past;
 use super::session::{Session, State};
-use super::stage::Job;
+use super::stage::{Job, answer_bytes};
 use crate::control::message::{Failure, MAX_BLOB, Message, NamedPart, write_failures, write_parts};
 use crate::error::{Error, Result};
 use crate::tuning::{MAX_OPENING, MAX_SERVED};
@@ -381,9 +381,12 @@ impl Session {
                 });
             }
         };
-        let mut bytes = vec![0; len as usize];
-        let read = to_bytes(&memory, offset).and_then(|(at, from)| Ok(from.read(at, &mut bytes)?));
-        self.answer_read(request, read.map(|()| bytes));
+        let read = to_bytes(&memory, offset).and_then(|(at, from)| {
+            let mut bytes = answer_bytes(len)?;
+            from.read(at, &mut bytes)?;
+            Ok(bytes)
+        });
+        self.answer_read(request, read);
         Ok(())
     }
 

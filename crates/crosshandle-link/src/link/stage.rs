@@ -9,6 +9,7 @@ use crate::control::message::MAX_DATA;
 use crate::error::{Error, Result};
 use crate::tuning::{MAX_STAGING, STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
 use crate::ucx::worker::Registration;
+use crosshandle::handle::Bounded;
 use crosshandle::{
     AllocationOptions, Command, Context, Event, Memory, MemoryKind, MemoryRange, Queue,
 };
@@ -187,10 +188,9 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                 offset,
                 len,
             } => {
-                let len = len as usize;
-                let read = range(&memory, offset, len).and_then(|from| {
-                    copied(Command::copy(from, message_part(buffer, len)?))?;
-                    let mut bytes = vec![0; len];
+                let read = range(&memory, offset, len as usize).and_then(|from| {
+                    let mut bytes = answer_bytes(len)?;
+                    copied(Command::copy(from, message_part(buffer, bytes.len())?))?;
                     buffer.read(place(buffer), &mut bytes)?;
                     Ok(bytes)
                 });
@@ -233,6 +233,12 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
             }
         }
     }
+}
+
+/// Makes room for the bytes of an answer to a read.
+pub(super) fn answer_bytes(len: u32) -> Result<Vec<u8>> {
+    let bytes = Bounded::<MAX_DATA>::new(len).and_then(Bounded::zeros);
+    bytes.ok_or_else(|| Error::invalid("one message does not carry so many bytes"))
 }
 
 fn message_part(buffer: &Memory, len: usize) -> crosshandle::Result<MemoryRange> {

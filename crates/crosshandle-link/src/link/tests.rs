@@ -55,7 +55,7 @@ impl Owner {
         attempt: u32,
         frames: &[u8],
     ) -> Result<Greeted, Error> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = crosshandle::Deadline::after(LIMIT);
         let peer: Arc<str> = "the hostile one".into();
         let socket = thread::connect_to(self.listener.local_address(), deadline).unwrap();
         let hello = Hello {
@@ -595,4 +595,48 @@ fn one_confirmation_waits_to_be_sent_at_most() {
     assert!(!channel.queue_ack(&ack));
     channel.flush().unwrap();
     assert!(channel.queue_ack(&ack));
+}
+
+/// Answers one question to open memory, as a host that claims a length.
+fn claim(channel: &mut Channel, len: u64) {
+    let frame = next_frame(channel);
+    let Ok(Message::Open { request, .. }) = Message::decode(&frame) else {
+        panic!("it asks for something else");
+    };
+    let (id, address, staging, key) = (7, 0, 0, &[][..]);
+    let answer = Message::Memory {
+        request,
+        id,
+        len,
+        address,
+        staging,
+        key,
+    };
+    channel.queue(&answer.encode());
+    let _ = channel.flush();
+}
+
+/// The length of memory is in its handle; a host that claims another one is not believed, and nothing is
+/// allocated by its claim.
+#[test]
+fn claimed_lengths_are_checked_against_the_handle() {
+    let owner = Owner::new();
+    let memory = owner.context.allocate(4096).unwrap();
+    let handle = memory.handle().unwrap();
+    let (mut channel, link) = owner.link();
+    for len in [0, 4095, 4097, 1 << 40, 1 << 57, 1 << 62, 1 << 63, u64::MAX] {
+        let opener = link.clone();
+        let opens = std::thread::spawn(move || opener.open_memory(&handle));
+        claim(&mut channel, len);
+        let error = opens.join().expect("no panic").unwrap_err();
+        assert!(matches!(error, Error::Protocol(_)), "{len}: {error}");
+        // It is closed again.
+        let frame = next_frame(&mut channel);
+        assert_eq!(Message::decode(&frame), Ok(Message::Close { id: 7 }));
+    }
+    assert!(link.ended().is_none());
+    let opener = link.clone();
+    let opens = std::thread::spawn(move || opener.open_memory(&handle));
+    claim(&mut channel, 4096);
+    assert_eq!(opens.join().unwrap().unwrap().len(), 4096);
 }

@@ -7,6 +7,7 @@ use crate::control::handshake;
 use crate::control::message::{Failure, Hello, Message, refusal};
 use crate::error::{Error, Result};
 use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIALS_PER_KEEP_ALIVE};
+use crosshandle::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::{SocketAddr, TcpStream};
@@ -262,7 +263,7 @@ fn dial_again(session: &Arc<Session>) {
         }
         let attempt = dial.attempts.fetch_add(1, Ordering::Relaxed) + 1;
         let address = dial.addresses[attempt as usize % dial.addresses.len()];
-        let deadline = Instant::now() + timeout;
+        let deadline = Deadline::after(timeout);
         let connect = |hello: &Hello| {
             let socket = connect_to(address, deadline)?;
             let greeted = handshake::dial(socket, &session.peer, &dial.tls, hello, deadline)?;
@@ -278,7 +279,7 @@ fn dial_again(session: &Arc<Session>) {
                 return;
             }
             Err(_) => {
-                if Instant::now() >= deadline {
+                if deadline.is_over() {
                     timeout = (timeout * 2).min(max_timeout);
                 }
                 thread::sleep(REDIAL_INTERVAL);
@@ -289,10 +290,8 @@ fn dial_again(session: &Arc<Session>) {
     session.wake();
 }
 
-pub(crate) fn connect_to(address: SocketAddr, deadline: Instant) -> Result<TcpStream> {
-    let left = deadline
-        .saturating_duration_since(Instant::now())
-        .min(HANDSHAKE_TIMEOUT);
+pub(crate) fn connect_to(address: SocketAddr, deadline: Deadline) -> Result<TcpStream> {
+    let left = deadline.remaining_within(HANDSHAKE_TIMEOUT);
     if left.is_zero() {
         return Err(Error::TimedOut("connecting"));
     }

@@ -18,6 +18,9 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use transfer::Opened;
 
+/// The most bytes that memory of another host can have: no processor has a larger address space.
+pub(crate) const MAX_LEN: u64 = 1 << 57;
+
 /// A range of memory of the other host, which can be read and written but not mapped. Dropping the last
 /// range closes the memory.
 ///
@@ -48,6 +51,13 @@ impl RemoteMemory {
         else {
             return Err(Error::Protocol("its answer is to another question"));
         };
+        // Its length is in the handle, and what a handle of its own claims must fit an address space.
+        if len != handle.len() || len > MAX_LEN {
+            close_object(session, id);
+            return Err(Error::Protocol(
+                "its memory has another length than its handle",
+            ));
+        }
         if address.checked_add(len).is_none() || address.checked_add(staging.into()).is_none() {
             return Err(Error::Protocol("its memory has no end"));
         }

@@ -3,6 +3,7 @@
 use super::message::{Answer, HandleBytes, Question};
 use super::socket;
 use crate::error::{Error, Result};
+use crate::memory::MAX_LEN;
 use crate::tuning::{NEIGHBOUR_BUFFER, NEIGHBOUR_PART};
 use crosshandle::{
     Access, AllocationOptions, Context, Event, EventHandle, Memory, MemoryHandle, MemoryKind,
@@ -75,12 +76,19 @@ impl NeighbourLink {
         let Answer::Memory { id, len, is_staged } = self.shared.ask(&question)? else {
             return Err(Error::Protocol("its answer is to another question"));
         };
+        let opened = Arc::new(Opened {
+            shared: Arc::clone(&self.shared),
+            id,
+        });
+        let len = usize::try_from(len)
+            .ok()
+            .filter(|_| len == handle.len() && len <= MAX_LEN);
+        let len = len.ok_or(Error::Protocol(
+            "its memory has another length than its handle",
+        ))?;
         Ok(NeighbourMemory {
-            opened: Arc::new(Opened {
-                shared: Arc::clone(&self.shared),
-                id,
-            }),
-            len: usize::try_from(len).map_err(|_| Error::Protocol("its memory has no end"))?,
+            opened,
+            len,
             access: match read_only || handle.is_read_only() {
                 true => Access::ReadOnly,
                 false => Access::ReadWrite,

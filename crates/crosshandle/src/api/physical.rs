@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
 use crate::ipc::{
-    Attachment, Credential, Deadline, ExportCells, First, Particulars, Record, Shared,
+    Attachment, Credential, ExportCells, First, OpenDeadline, Particulars, Record, Shared,
 };
 use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
@@ -72,7 +72,7 @@ impl PhysicalMemory {
         kind: HandleKind,
         fields: &Fields,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<(Self, u64)> {
         core.check_memory(fields, access)?;
         let credential = Credential::of(fields);

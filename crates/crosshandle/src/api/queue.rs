@@ -7,12 +7,13 @@ use crate::error::{Error, Result};
 use crate::event_protocol::Outcome;
 use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crate::handle::BackendKind;
+use crate::sync::Deadline;
 use crate::types::{NativeObject, QueueOrder};
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A queue of commands for a device. Any thread may submit; after a drop, the submitted commands
 /// still run.
@@ -202,7 +203,7 @@ impl Queue {
     /// # Errors
     /// The first error of a command that signals no event, returned once.
     pub fn finish(&self) -> Result<()> {
-        self.inner.finish(None)
+        self.inner.finish(Deadline::NEVER)
     }
 
     /// Waits until all submitted commands are done, for at most `timeout`.
@@ -210,7 +211,7 @@ impl Queue {
     /// # Errors
     /// [`Error::TimedOut`](crate::Error::TimedOut); as [`finish`](Self::finish).
     pub fn finish_timeout(&self, timeout: Duration) -> Result<()> {
-        self.inner.finish(Instant::now().checked_add(timeout))
+        self.inner.finish(Deadline::after(timeout))
     }
 
     /// Returns whether all submitted commands are done.

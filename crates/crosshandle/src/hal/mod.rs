@@ -126,6 +126,7 @@ pub(crate) use wait_list::{WaitList, WaitPoint};
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DRIVER_HANDLE_SIZE, DeviceUuid};
 use crate::ipc::{BackendBlob, DriverEvents, Import, Shared};
+use crate::sync::Deadline;
 use crate::types::{
     Access, Address, AffinityDomain, DeviceInfo, ImageLimits, KernelArguments, KernelLimits,
     KernelProperties, MemoryKind, NativeRuntime, Ownership, Partition, PartitionLimits,
@@ -134,7 +135,6 @@ use crate::types::{
 use std::any::Any;
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A driver, present or not.
 pub(crate) trait Backend: Sync {
@@ -492,7 +492,7 @@ pub(crate) trait BackendQueue: Send + Sync {
 
     /// Waits until all that was submitted is done. Returns, once, the first error of a command that
     /// signals no event.
-    fn finish(&self, deadline: Option<Instant>) -> Result<()>;
+    fn finish(&self, deadline: Deadline) -> Result<()>;
 
     /// Returns whether all that was submitted is done.
     fn is_idle(&self) -> bool;

@@ -30,6 +30,7 @@
 //! Everything here is pure computation: no input or output, no global state. All types are
 //! `Send + Sync`.
 
+mod bounded;
 pub mod bundle;
 mod error;
 mod explain;
@@ -42,6 +43,8 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+#[doc(hidden)]
+pub use bounded::Bounded;
 pub use error::HandleError;
 pub use explain::{Explanation, SharedRange};
 pub(crate) use fabric::DRIVER_HANDLE_SIZE;

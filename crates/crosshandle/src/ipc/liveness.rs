@@ -33,7 +33,7 @@ use crate::os::fork::{Birth, PerProcess};
 use crate::os::is_planted;
 use crate::os::lock::{self, LockKind};
 use crate::os::socket::{self, FEW_DESCRIPTORS, Received};
-use crate::sync::Mutex;
+use crate::sync::{Deadline, Mutex};
 use crate::threads::ThreadKind;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::fstat;
@@ -227,7 +227,12 @@ impl ThreadLink {
         let mut answer = [0; ANSWER_BYTES];
         // Until it is here: otherwise the next request would take it for its own.
         let received = patiently(|| {
-            socket::receive_until::<OwnedFd>(&self.socket, &mut answer, FEW_DESCRIPTORS, None)
+            socket::receive_until::<OwnedFd>(
+                &self.socket,
+                &mut answer,
+                FEW_DESCRIPTORS,
+                Deadline::NEVER,
+            )
         });
         match received {
             Ok(Received::Message(ANSWER_BYTES, _)) => match i32::from_ne_bytes(answer) {
@@ -315,8 +320,9 @@ fn serve(socket: &OwnedFd) {
 /// Answers one request. Returns whether it was the last.
 fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, LockedFile>) -> bool {
     let mut request = [0; REQUEST_BYTES];
-    let received =
-        patiently(|| socket::receive_until::<OwnedFd>(socket, &mut request, FEW_DESCRIPTORS, None));
+    let received = patiently(|| {
+        socket::receive_until::<OwnedFd>(socket, &mut request, FEW_DESCRIPTORS, Deadline::NEVER)
+    });
     let result = match received {
         Ok(Received::Message(_, mut descriptors)) => {
             let request = Request::decode(request);

@@ -33,7 +33,7 @@ mod tuning;
 pub(crate) use attachment::{Attachment, ContextId, Delivery, First, HandleAhead, Origin};
 pub(crate) use broker::protocol::BackendBlob;
 pub(crate) use broker::protocol::PiecePart;
-pub(crate) use broker::{Deadline, FetchedHandle, FetchedPieces};
+pub(crate) use broker::{FetchedHandle, FetchedPieces, OpenDeadline};
 pub(crate) use chunks::MAX_NAME_BYTES;
 pub(crate) use describe::Label;
 pub(crate) use event::{

@@ -209,6 +209,7 @@ impl<T: Send + 'static> Drop for PeerStream<T> {
 mod tests {
     use super::*;
     use crate::os::memfd;
+    use crate::sync::Deadline;
     use rustix::io::{Errno, write};
     use rustix::net::sockopt;
     use std::net::{TcpListener, TcpStream};
@@ -299,7 +300,7 @@ mod tests {
         let (ours, theirs) = pair();
         let slow = slow();
         send_to(&theirs, slow.file);
-        let deadline = Some(Instant::now() + DEADLINE);
+        let deadline = Deadline::after(DEADLINE);
         is_soon(|| {
             let received = socket::receive_until(&ours, &mut [0; 16], 1, deadline);
             let Ok(socket::Received::Message(4, mut granted)) = received else {

@@ -6,9 +6,8 @@
 use super::background;
 use super::tuning::DRIVER_JOB_WAIT;
 use crate::os::fork::PerProcess;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Deadline, Mutex};
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 struct Unfinished {
     /// The number of the next [`Announced`].
@@ -74,7 +73,7 @@ pub(crate) fn wait() {
     if background::is_own_thread() {
         return;
     }
-    let deadline = Instant::now() + DRIVER_JOB_WAIT;
+    let deadline = Deadline::after(DRIVER_JOB_WAIT);
     let mut unfinished = UNFINISHED.lock();
     unfinished.waiting += 1;
     // The second time for the jobs that were handed on: they were announced before the work ended.
@@ -84,9 +83,8 @@ pub(crate) fn wait() {
             let earliest = unfinished.numbers.first();
             earliest.is_some_and(|number| *number < end)
         };
-        let left = deadline.saturating_duration_since(Instant::now());
         let is_late;
-        (unfinished, is_late) = ENDED.wait_timeout_while(unfinished, left, has_earlier);
+        (unfinished, is_late) = ENDED.wait_until_while(unfinished, deadline, has_earlier);
         if is_late {
             unfinished.waiting -= 1;
             drop(unfinished);

@@ -197,8 +197,8 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
             let handle = handle_text(handle)?.parse()?;
             let memory = Way::to(address, options, settings)?.open_memory(&handle)?;
             let mut output = io::stdout().lock();
-            let mut bytes = vec![0; FILE_CHUNK_BYTES.min(memory.len())];
-            for offset in (0..memory.len()).step_by(bytes.len().max(1)) {
+            let mut bytes = vec![0; FILE_CHUNK_BYTES];
+            for offset in (0..memory.len()).step_by(FILE_CHUNK_BYTES) {
                 let len = bytes.len().min(memory.len() - offset);
                 memory.read(offset, &mut bytes[..len])?;
                 output

@@ -82,14 +82,14 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
             args.from, args.name
         ))
     };
-    let mut text = vec![0; listing.len()];
-    listing.read(0, &mut text).map_err(failed)?;
+    let text = read_listing(listing)?;
     let hash = blake3::hash(&text);
     if let Some(expected) = args.expect.filter(|expected| *expected != hash) {
         return Err(wrong(format!("its hash is {hash}, not {expected}")));
     }
-    let manifest: Manifest = serde_json::from_slice(&text)
-        .map_err(|error| wrong(format!("its manifest cannot be read: {error}")))?;
+    let manifest = Manifest::read(&text, data.len() as u64).map_err(wrong)?;
+    let is_on_host = args.device == "host";
+    check_memory(&manifest, is_on_host).map_err(wrong)?;
     let file = fetch(data, &manifest)?;
     let mut store = Store::new();
     if let Some(directory) = &settings.socket_dir {
@@ -121,6 +121,39 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// Reads the manifest. Takes memory as the bytes come, whatever length the other host claims.
+fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
+    if listing.len() > Manifest::MAX_BYTES {
+        return Err(Failure::error(format!(
+            "its manifest claims {}; none is longer than {}",
+            bytes(listing.len() as u64),
+            bytes(Manifest::MAX_BYTES as u64)
+        )));
+    }
+    let mut text = Vec::new();
+    let mut chunk = vec![0; FILE_CHUNK_BYTES];
+    for start in (0..listing.len()).step_by(FILE_CHUNK_BYTES) {
+        let part = &mut chunk[..FILE_CHUNK_BYTES.min(listing.len() - start)];
+        listing.read(start, part).map_err(failed)?;
+        text.extend_from_slice(part);
+    }
+    Ok(text)
+}
+
+/// Checks that this host has memory for a model: for the copy that comes, and with `is_on_host` for the one that
+/// the holder keeps.
+fn check_memory(manifest: &Manifest, is_on_host: bool) -> std::result::Result<(), String> {
+    let sizes = manifest.tensors.values().map(|tensor| tensor.bytes);
+    let total = sizes.fold(0, u64::saturating_add);
+    let needed = total.saturating_mul(1 + u64::from(is_on_host));
+    match crosshandle::memory_limit() {
+        Some(limit) if limit.headroom < needed => {
+            Err(format!("it needs {} of memory: {limit}", bytes(needed)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Copies a model's tensors into a file of safetensors in memory.
 fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
     let mut tensors: Vec<_> = manifest.tensors.iter().collect();
@@ -150,7 +183,7 @@ fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
         .context(doing)?;
     file.write_all(header.as_bytes()).context(doing)?;
     let progress = Progress::bytes(end, "pulling");
-    let mut chunk = vec![0; FILE_CHUNK_BYTES.min(from.len())];
+    let mut chunk = vec![0; FILE_CHUNK_BYTES];
     for (_, tensor) in tensors {
         let mut at = tensor.offset;
         let last = at.saturating_add(tensor.bytes);

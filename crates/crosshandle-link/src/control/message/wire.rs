@@ -48,7 +48,7 @@ impl<'a> Message<'a> {
 
     /// Returns the message as a frame.
     pub fn encode(&self) -> Vec<u8> {
-        let mut to = Vec::with_capacity(64 + self.blob().len());
+        let mut to = Vec::with_capacity(64);
         to.extend_from_slice(&[0; PREFIX]);
         match *self {
             Self::Ack { received } => {

@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 use crate::options::Staging;
 use crate::tuning::{ENDPOINT_TIMEOUT, REDIALS_PER_KEEP_ALIVE, STALL_TIMEOUT};
 use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
+use crate::wait::wait_until;
+use crosshandle::Deadline;
 use rustix::event::epoll;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -323,19 +325,17 @@ impl DataPath {
     /// Ends all that is under way, and waits until no thread works for the worker any more: memory that the other side
     /// reaches may then be unmapped. What a device does not let go of is waited for as long as for a move that stalls.
     pub(crate) fn close(&self) {
-        let deadline = Instant::now() + self.limits.stall;
+        let deadline = Deadline::after(self.limits.stall);
         let mut shared = self.shared();
         shared.endpoint = Endpoint::Closed;
         shared.worker.close_endpoint();
         self.listen(&mut shared);
         self.changed.notify_all();
         while shared.moves > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if deadline.is_over() {
                 return;
             }
-            let waited = self.changed.wait_timeout(shared, left);
-            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+            shared = wait_until(&self.changed, shared, deadline);
         }
     }
 }

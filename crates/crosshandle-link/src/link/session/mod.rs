@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 use crate::event::Mirror;
 use crate::memory::ring::Ring;
 use crate::tuning::{ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, REDIALS_PER_KEEP_ALIVE};
+use crate::wait::wait_until;
+use crosshandle::Deadline;
 use crosshandle::holder::Holder;
 use crosshandle::{Context, Notifier};
 use rustix::event::{EventfdFlags, eventfd};
@@ -260,21 +262,19 @@ impl Session {
 
     /// Waits until the other side has confirmed enough of what it was asked.
     fn wait_for_room(&self) -> Result<MutexGuard<'_, State>> {
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let deadline = Deadline::after(ANSWER_TIMEOUT);
         let mut state = self.state();
         loop {
             state.check_alive()?;
             if state.has_room() {
                 return Ok(state);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if deadline.is_over() {
                 return Err(Error::TimedOut(
                     "waiting for the other side to confirm what it was asked",
                 ));
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_until(&self.changed, state, deadline);
         }
     }
 
@@ -325,24 +325,19 @@ impl Session {
     }
 
     /// Waits until memory can move.
-    pub(crate) fn wait_for_data_endpoint(&self, deadline: Instant) -> Result<()> {
+    pub(crate) fn wait_for_data_endpoint(&self, deadline: Deadline) -> Result<()> {
         let mut state = self.state();
         loop {
             state.check_alive()?;
             if state.has_data_endpoint || self.data.is_none() {
                 return Ok(());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if deadline.is_over() {
                 return Err(Error::TimedOut(
                     "waiting for the other side's data endpoint",
                 ));
             }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = wait_until(&self.changed, state, deadline);
         }
     }
 

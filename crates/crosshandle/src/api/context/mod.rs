@@ -22,7 +22,7 @@ use crate::api::queue::Queue;
 use crate::api::virtual_range::VirtualRange;
 use crate::error::{Error, Result};
 use crate::handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
-use crate::ipc::{Deadline, late_completion};
+use crate::ipc::{OpenDeadline, late_completion};
 use crate::observe;
 use crate::threads::driver_jobs;
 use crate::types::{
@@ -247,11 +247,11 @@ impl Context {
         access: Access,
         timeout: Duration,
     ) -> Result<Memory> {
-        self.open_by(handle, access, &Deadline::after(timeout))
+        self.open_by(handle, access, &OpenDeadline::after(timeout))
     }
 
     #[inline]
-    fn open_by(&self, handle: &MemoryHandle, access: Access, by: &Deadline) -> Result<Memory> {
+    fn open_by(&self, handle: &MemoryHandle, access: Access, by: &OpenDeadline) -> Result<Memory> {
         let opened = Memory::open(self.core(), handle, access, by);
         // `inspect_err` would move the memory once more.
         if let Err(error) = &opened {
@@ -400,7 +400,7 @@ impl Context {
     /// # Errors
     /// As [`open_event`](Self::open_event); [`Error::TimedOut`](crate::Error::TimedOut).
     pub fn open_event_timeout(&self, handle: &EventHandle, timeout: Duration) -> Result<Event> {
-        self.open_event_by(handle, EventOptions::new(), &Deadline::after(timeout))
+        self.open_event_by(handle, EventOptions::new(), &OpenDeadline::after(timeout))
     }
 
     #[inline]
@@ -408,7 +408,7 @@ impl Context {
         &self,
         handle: &EventHandle,
         options: EventOptions,
-        by: &Deadline,
+        by: &OpenDeadline,
     ) -> Result<Event> {
         let opened = Event::open(self.core(), handle, options, by);
         if let Err(error) = &opened {

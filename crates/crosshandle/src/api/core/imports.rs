@@ -10,8 +10,8 @@ use crate::hal::{BackendContext, DriverHandles, Segment};
 use crate::handle::Fields;
 use crate::ipc::broker::Route;
 use crate::ipc::{
-    Attachment, ContextId, Deadline, Delivery, FetchedHandle, FetchedPieces, First, HandleAhead,
-    Origin,
+    Attachment, ContextId, Delivery, FetchedHandle, FetchedPieces, First, HandleAhead,
+    OpenDeadline, Origin,
 };
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
@@ -201,7 +201,7 @@ impl Imports {
         fields: &Fields,
         origin: &Origin,
         next: First,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
         self.attachment_by(Route::Exporter, fields, origin, next, deadline)
     }
@@ -213,7 +213,7 @@ impl Imports {
         fields: &Fields,
         origin: &Origin,
         next: First,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
         let key = ContextId::by(fields, route);
         let attachments = read(&self.attachments);
@@ -237,7 +237,7 @@ impl Imports {
         fields: &Fields,
         origin: &Origin,
         next: First,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
         mut fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
         let attachment = self.attachment_by(Route::Exporter, fields, origin, next, deadline);
@@ -277,7 +277,7 @@ impl Imports {
         fields: &Fields,
         origin: &Origin,
         next: First,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
         let attachment = Attachment::to(fields, route, origin, next, deadline)?;
         self.drop_hung_up();
@@ -311,7 +311,7 @@ impl Imports {
         core: &ContextCore,
         fields: &Fields,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Imported>> {
         let key = SegmentKey::of(fields, access);
         if let Some(imported) = self.find(&key)
@@ -328,7 +328,7 @@ impl Imports {
         core: &ContextCore,
         key: SegmentKey,
         fields: &Fields,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Imported>> {
         let backend: &dyn BackendContext = &**core.backend();
         let mut pieced: Option<PiecedSegment> = None;
@@ -377,7 +377,7 @@ impl Imports {
         core: &ContextCore,
         handles: &[Fields],
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Vec<Arc<Imported>> {
         let mut missing: Vec<(ContextId, Vec<Fields>)> = Vec::new();
         let mut known = HashSet::new();
@@ -411,7 +411,7 @@ impl Imports {
         core: &ContextCore,
         handles: &[Fields],
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
         mapped: &mut Vec<Arc<Imported>>,
     ) -> Result<()> {
         let backend: &dyn BackendContext = &**core.backend();

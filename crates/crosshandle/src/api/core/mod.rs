@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendDevice, Segment};
 use crate::handle::{BackendKind, DeviceUuid, Fields};
 use crate::ipc::broker::address;
-use crate::ipc::{Attachment, Credential, Deadline, Exporter, First, Origin};
+use crate::ipc::{Attachment, Credential, Exporter, First, OpenDeadline, Origin};
 use crate::os::fork::Birth;
 use crate::os::process;
 use crate::pool;
@@ -223,8 +223,8 @@ impl ContextCore {
 
     /// Returns the deadline of an open that begins now.
     #[inline]
-    pub(crate) fn deadline(&self) -> Deadline {
-        Deadline::after(self.origin.timeout)
+    pub(crate) fn deadline(&self) -> OpenDeadline {
+        OpenDeadline::after(self.origin.timeout)
     }
 
     /// Returns this process's attachment to the context that made a handle; `next` is what the caller fetches
@@ -234,7 +234,7 @@ impl ContextCore {
         &self,
         fields: &Fields,
         next: First,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
         self.imports
             .attachment(fields, &self.origin, next, deadline)
@@ -246,7 +246,7 @@ impl ContextCore {
         &self,
         fields: &Fields,
         next: First,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
         fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
         self.imports
@@ -259,7 +259,7 @@ impl ContextCore {
         &self,
         fields: &Fields,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Imported>> {
         self.imports.segment(self, fields, access, deadline)
     }

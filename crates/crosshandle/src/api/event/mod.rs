@@ -13,12 +13,13 @@ use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::event_protocol::WaitMode;
 use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
-use crate::ipc::{Credential, Deadline, EventCore, First};
+use crate::ipc::{Credential, EventCore, First, OpenDeadline};
 use crate::observe::waited;
+use crate::sync::Deadline;
 use crate::types::known;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A counter of signals, shared by all processes that have it open.
 ///
@@ -147,7 +148,7 @@ impl Event {
         context: &ContextCore,
         handle: &EventHandle,
         options: EventOptions,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Self> {
         if options.shareable.is_some() || options.profiling || options.isolated {
             return Err(Error::invalid(
@@ -273,7 +274,7 @@ impl Event {
     pub fn wait(&self) -> Result<()> {
         waited(match self.core.unfinished() {
             None => Ok(()),
-            Some(number) => self.core.wait(number, None),
+            Some(number) => self.core.wait(number, Deadline::NEVER),
         })
     }
 
@@ -306,7 +307,7 @@ impl Event {
     /// As [`wait`](Self::wait); [`Error::PeerDied`] also if the signal has not been submitted and
     /// the process that created the event ends.
     pub fn wait_value(&self, value: u64) -> Result<()> {
-        waited(self.core.wait(value, None))
+        waited(self.core.wait(value, Deadline::NEVER))
     }
 
     /// Waits for signal `value`, for at most `timeout`.
@@ -457,9 +458,4 @@ impl fmt::Debug for Event {
             .field("status", &self.status())
             .finish_non_exhaustive()
     }
-}
-
-/// Returns the time at which a timeout ends; `None` if the clock cannot show it.
-fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
 }

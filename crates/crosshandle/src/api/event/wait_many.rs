@@ -1,14 +1,14 @@
 //! Waits for several events at once.
 
-use super::{Event, deadline};
+use super::Event;
 use crate::error::{Error, Result};
 use crate::event_protocol;
 use crate::event_protocol::WaitMode;
 use crate::ipc::awaiting::{Await, Waiter};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Deadline, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The most events that the calling thread sleeps on itself: the kernel watches 128 words at once.
 const MAX_OWN: usize = 127;
@@ -20,14 +20,14 @@ pub(super) fn wait_any(events: &[(&Event, u64)], timeout: Option<Duration>) -> R
             "a wait for any of no events would never end",
         ));
     }
-    let deadline = timeout.and_then(deadline);
+    let deadline = Deadline::after_optional(timeout);
     let (index, result) = any_of(events, deadline);
     result.map(|()| index)
 }
 
 /// Waits until all events have reached the values beside them, or one of them has failed.
 pub(super) fn wait_all(mut events: Vec<(&Event, u64)>, timeout: Option<Duration>) -> Result<()> {
-    let deadline = timeout.and_then(deadline);
+    let deadline = Deadline::after_optional(timeout);
     if events.len() > MAX_OWN {
         return all_of_many(&events, deadline);
     }
@@ -45,7 +45,7 @@ pub(super) fn wait_all(mut events: Vec<(&Event, u64)>, timeout: Option<Duration>
 }
 
 /// Waits until one of the events, of which there are some, has reached its value or failed.
-fn any_of(events: &[(&Event, u64)], deadline: Option<Instant>) -> (usize, Result<()>) {
+fn any_of(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
     if events.len() > MAX_OWN {
         return any_of_many(events, deadline);
     }
@@ -54,7 +54,7 @@ fn any_of(events: &[(&Event, u64)], deadline: Option<Instant>) -> (usize, Result
         .map(|(event, value)| event.core.target(*value))
         .collect();
     let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
-    match event_protocol::wait_any(&targets, None, mode, deadline) {
+    match event_protocol::wait_any(&targets, None, mode, deadline.instant()) {
         None => (0, Err(timed_out())),
         Some((index, result)) => {
             let (event, value) = events[index];
@@ -69,7 +69,7 @@ fn timed_out() -> Error {
 }
 
 /// Waits for one of more events than the calling thread can sleep on.
-fn any_of_many(events: &[(&Event, u64)], deadline: Option<Instant>) -> (usize, Result<()>) {
+fn any_of_many(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
     match Gathering::begin(events) {
         Ok(gathering) => gathering.next(deadline),
         Err(error) => (0, Err(error)),
@@ -77,7 +77,7 @@ fn any_of_many(events: &[(&Event, u64)], deadline: Option<Instant>) -> (usize, R
 }
 
 /// Waits for all of more events than the calling thread can sleep on.
-fn all_of_many(events: &[(&Event, u64)], deadline: Option<Instant>) -> Result<()> {
+fn all_of_many(events: &[(&Event, u64)], deadline: Deadline) -> Result<()> {
     let gathering = Gathering::begin(events)?;
     events.iter().try_for_each(|_| gathering.next(deadline).1)
 }
@@ -129,19 +129,11 @@ impl Gathering {
     }
 
     /// Waits for the next result.
-    fn next(&self, deadline: Option<Instant>) -> (usize, Result<()>) {
+    fn next(&self, deadline: Deadline) -> (usize, Result<()>) {
         let is_empty = |queue: &mut VecDeque<_>| queue.is_empty();
         let queue = self.results.queue.lock();
-        let mut queue = match deadline {
-            None => self.results.added.wait_while(queue, is_empty),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                self.results
-                    .added
-                    .wait_timeout_while(queue, left, is_empty)
-                    .0
-            }
-        };
+        let added = &self.results.added;
+        let (mut queue, _) = added.wait_until_while(queue, deadline, is_empty);
         queue.pop_front().unwrap_or_else(|| (0, Err(timed_out())))
     }
 }

@@ -7,7 +7,7 @@ use super::tuning::{ANSWER_TIMEOUT, MAX_OFFERS, OFFER_INTERVAL};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address};
-use crate::ipc::{Deadline, ExportCells, Exporter, Label, Origin, Particulars, Shared};
+use crate::ipc::{ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars, Shared};
 use crate::os::fork::PerProcess;
 use crate::os::process;
 use crate::pool::DEDICATED;
@@ -66,7 +66,7 @@ impl Holder {
     /// As [`Context::open_memory`](crate::Context::open_memory); [`Error::InvalidArgument`] without handles for reading;
     /// limits of the system.
     pub fn back_up(&self, held: &HeldName) -> Result<Backup> {
-        let deadline = Deadline::after(self.timeout);
+        let deadline = OpenDeadline::after(self.timeout);
         let origin = Origin {
             directory: self.socket_dir.clone(),
             policy: self.peers.clone(),

@@ -1,12 +1,12 @@
 //! The program's side of claims: one writer of a name at a time.
 
-use super::client::{HeldName, Holder, after, new_request, senseless};
+use super::client::{HeldName, Holder, new_request, senseless};
 use super::message::{Answer, Question};
 use super::tuning::CLAIM_INTERVAL;
 use crate::error::{Error, HolderFault, Result};
+use crate::sync::Deadline;
 use crate::threads::background;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a name is to be claimed.
 #[derive(Clone, Debug, Default)]
@@ -91,11 +91,11 @@ impl Holder {
     /// holder, nothing has the name, or the name's token was not shown.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Lease> {
         let request = new_request()?;
-        let deadline = after(options.wait);
+        let deadline = Deadline::after(options.wait);
         loop {
             let asked = match options.wait.is_zero() {
                 true => self.clone(),
-                false => self.within(deadline.saturating_duration_since(Instant::now())),
+                false => self.within(deadline.timeout()),
             };
             let question = Question::Claim {
                 name: name.to_owned(),
@@ -111,8 +111,8 @@ impl Holder {
                     });
                 }
                 Ok(_) => return Err(senseless()),
-                Err(error) if is_fenced(&error) && Instant::now() < deadline => {
-                    thread::sleep(CLAIM_INTERVAL);
+                Err(error) if is_fenced(&error) && !deadline.is_over() => {
+                    deadline.sleep(CLAIM_INTERVAL);
                 }
                 Err(error) => {
                     if error.is_timeout() || is_fenced(&error) {

@@ -10,13 +10,13 @@ use crate::handle::MemoryHandle;
 use crate::ipc::broker::{PeerPolicy, address, control_path};
 use crate::os::process;
 use crate::os::socket::{self, Granted, Guard, Received};
+use crate::sync::Deadline;
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use crate::types::report::ObjectKind;
 use rustix::io::Errno;
 use std::fmt;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A holder, as programs see it: it is asked for names, and takes memory over. Cheap to clone; any thread
 /// may use it. Each call connects anew, and goes on with the successor if the holder dies meanwhile.
@@ -354,7 +354,7 @@ impl Holder {
     /// [`Error::Holder`] if there is no holder.
     pub fn list(&self) -> Result<Vec<HeldName>> {
         let mut all: Vec<HeldName> = Vec::new();
-        let deadline = after(self.timeout);
+        let deadline = Deadline::after(self.timeout);
         loop {
             let last = all.last().map(|last| last.name.clone());
             let question = Question::List { after: last };
@@ -427,10 +427,10 @@ impl Holder {
 
     /// Asks a question, again if the holder dies meanwhile. All questions may be asked twice.
     pub(super) fn ask(&self, question: Question) -> Result<Answer> {
-        self.ask_until(question, after(self.timeout))
+        self.ask_until(question, Deadline::after(self.timeout))
     }
 
-    fn ask_until(&self, question: Question, deadline: Instant) -> Result<Answer> {
+    fn ask_until(&self, question: Question, deadline: Deadline) -> Result<Answer> {
         let request = Request {
             protocol: PROTOCOL,
             token: self.token.clone(),
@@ -445,7 +445,7 @@ impl Holder {
             match self.ask_once(&bytes, deadline) {
                 Err(Errno::PIPE | Errno::CONNRESET) if attempts < MAX_RECONNECTS => {
                     attempts += 1;
-                    thread::sleep(RECONNECT_INTERVAL);
+                    deadline.sleep(RECONNECT_INTERVAL);
                 }
                 Err(Errno::TIMEDOUT) => {
                     return Err(Error::TimedOut("waiting for the holder's answer"));
@@ -467,7 +467,7 @@ impl Holder {
         }
     }
 
-    fn ask_once(&self, request: &[u8], deadline: Instant) -> Result<Answer, Errno> {
+    fn ask_once(&self, request: &[u8], deadline: Deadline) -> Result<Answer, Errno> {
         let stream = PeerStream::new(self.connect(deadline)?, Guard::Look, ());
         if !self.peers.admits(socket::peer(&stream)?.uid) {
             return Err(Errno::PERM);
@@ -479,7 +479,7 @@ impl Holder {
         }
         let mut buffer = vec![0; MAX_MESSAGE_BYTES + LIST_SLACK];
         let received: Received<Granted<PeerDescriptor>> =
-            socket::receive_until(&stream, &mut buffer, 0, Some(deadline))?;
+            socket::receive_until(&stream, &mut buffer, 0, deadline)?;
         let len = match received {
             Received::Message(len, _) => len,
             Received::Unwanted => return Err(Errno::PROTO),
@@ -489,9 +489,9 @@ impl Holder {
     }
 
     /// Connects to the first holder that there is ([`Errno::NOENT`]: there is none).
-    fn connect(&self, deadline: Instant) -> Result<std::os::fd::OwnedFd, Errno> {
+    fn connect(&self, deadline: Deadline) -> Result<std::os::fd::OwnedFd, Errno> {
         for directory in address::directories(self.socket_dir.as_deref()) {
-            match socket::connect(&control_path(&directory), Some(deadline)) {
+            match socket::connect(&control_path(&directory), deadline) {
                 Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::ACCESS) => {}
                 result => return result,
             }
@@ -513,11 +513,6 @@ impl Holder {
             ),
         }
     }
-}
-
-/// Returns when a time from now on is over. A clock has an end.
-pub(super) fn after(time: Duration) -> Instant {
-    Instant::now() + time.min(Duration::from_secs(1 << 32))
 }
 
 /// Bytes of the last entry of a list, which may begin within the limit.

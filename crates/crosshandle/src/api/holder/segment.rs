@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::handle::{BackendKind, MemoryHandle};
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::ipc::broker::{Fetched, FileId, Route};
-use crate::ipc::{Attachment, Deadline, First, Origin, Shared};
+use crate::ipc::{Attachment, First, OpenDeadline, Origin, Shared};
 use crate::os::descriptor::{self, FileKind};
 use crate::os::memfd;
 use crate::threads::disposer::{Disposal, PeerDescriptor};
@@ -109,7 +109,7 @@ pub(super) fn fetch(
     handle: &MemoryHandle,
     route: Route,
     origin: &Origin,
-    deadline: &Deadline,
+    deadline: &OpenDeadline,
 ) -> Result<(Arc<HeldSegment>, Maker)> {
     let fields = handle.fields();
     let access = match fields.read_only {

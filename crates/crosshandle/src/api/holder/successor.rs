@@ -14,6 +14,7 @@ use crate::ipc::broker::protocol::BackendBlob;
 use crate::ipc::broker::{FileId, HolderFiles};
 use crate::os::fork::KeptFromChildren;
 use crate::os::socket::{self, Granted, Received};
+use crate::sync::Deadline;
 use crate::threads::disposer::PeerDescriptor;
 use crate::types::report::ObjectKind;
 use data_encoding::HEXLOWER;
@@ -261,7 +262,7 @@ pub(super) fn follow(
         if is_to_stop(stream, stop)? {
             return Ok(None);
         }
-        let received = socket::receive_until(stream, &mut buffer, MAX_FILES, None);
+        let received = socket::receive_until(stream, &mut buffer, MAX_FILES, Deadline::NEVER);
         let (len, granted): (usize, Granted<PeerDescriptor>) = match received {
             Ok(Received::Message(len, granted)) => (len, granted),
             Ok(Received::HungUp) | Err(Errno::CONNRESET) => break,
@@ -330,7 +331,7 @@ pub(super) fn follow(
         let confirmed = serde_json::to_vec(&Confirmed { serial }).expect("plain data");
         let sent = loop {
             match socket::send(stream, &confirmed, &[]) {
-                Err(Errno::AGAIN) => socket::wait_until(stream, PollFlags::OUT, None)
+                Err(Errno::AGAIN) => socket::wait_until(stream, PollFlags::OUT, Deadline::NEVER)
                     .map_err(Error::os("answering the holder"))?,
                 sent => break sent,
             }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::hal::common::leak_registry;
 use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{Deadline, KeepAlive};
+use crate::ipc::{KeepAlive, OpenDeadline};
 use crate::types::report::ObjectKind;
 use crate::types::{Access, Address, MemoryKind, Pod, SharedBytes, TypedSlice, byte_range};
 use adopted::Adopted;
@@ -116,7 +116,7 @@ impl Memory {
         core: &Arc<ContextCore>,
         handle: &MemoryHandle,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Self> {
         let opened = Opened::open(core, &handle.fields(), access, deadline)?;
         Ok(Self::new(Source::Opened(Arc::new(opened))))
@@ -127,7 +127,7 @@ impl Memory {
         imported: Imported,
         fields: &Fields,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Self> {
         let opened = Opened::of(Arc::new(imported), fields, access, deadline)?;
         Ok(Self::new(Source::Opened(Arc::new(opened))))

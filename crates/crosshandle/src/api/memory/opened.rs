@@ -4,7 +4,7 @@ use crate::api::core::{ContextCore, Imported};
 use crate::error::{Error, Result};
 use crate::hal::{Operand, Segment};
 use crate::handle::{Fields, HandleKind};
-use crate::ipc::{Credential, Deadline};
+use crate::ipc::{Credential, OpenDeadline};
 use crate::observe;
 use crate::types::{Access, Address};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Opened {
         core: &Arc<ContextCore>,
         fields: &Fields,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Self> {
         core.check_memory(fields, access)?;
         let imported = core.imported(fields, access, deadline)?;
@@ -37,7 +37,7 @@ impl Opened {
         imported: Arc<Imported>,
         fields: &Fields,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Self> {
         // Cannot overflow: the handle was checked. What is mapped is what counts.
         let (end, actual) = (fields.offset + fields.length, imported.memory.len() as u64);

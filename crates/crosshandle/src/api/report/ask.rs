@@ -2,12 +2,14 @@
 
 use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crate::error::Error;
+use crate::handle::Bounded;
 use crate::ipc::broker::address;
 use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
 use crate::os::socket::{self, FEW_DESCRIPTORS, Granted, Guard, Received};
+use crate::sync::Deadline;
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use crate::types::report::ProcessReport;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -16,7 +18,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An exporter that has not answered, or a directory that could not be read.
 #[derive(Clone, Debug)]
@@ -91,8 +93,7 @@ impl std::error::Error for Silent {
 /// Waits for at most `timeout`, however many exporters there are; those that are stopped delay the
 /// result until then.
 pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<ProcessReport, Silent>> {
-    // A clock has an end.
-    let deadline = Instant::now() + timeout.min(Duration::from_secs(1 << 32));
+    let deadline = Deadline::after(timeout);
     let mut answers = Vec::new();
     let mut sockets = VecDeque::new();
     for directory in directories {
@@ -167,9 +168,8 @@ fn exporter_of(socket: &Path) -> Option<u64> {
 }
 
 /// Waits until at least one answer can be read. Returns whether there is time left.
-fn await_answer(questions: &[Question], deadline: Instant) -> bool {
+fn await_answer(questions: &[Question], deadline: Deadline) -> bool {
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
         if questions.is_empty() {
             return true;
         }
@@ -177,7 +177,7 @@ fn await_answer(questions: &[Question], deadline: Instant) -> bool {
             .iter()
             .map(|question| PollFd::new(&question.stream, PollFlags::IN))
             .collect();
-        let timeout = Timespec::try_from(left).ok();
+        let timeout = deadline.remaining().and_then(|left| left.try_into().ok());
         match poll(&mut descriptors, timeout.as_ref()) {
             Err(Errno::INTR) => {}
             // Without polling no answer comes in time.
@@ -199,7 +199,7 @@ impl Question {
     fn ask(socket: &Path) -> Result<Self, (Option<u32>, SilentReason)> {
         let failed = |operation| move |errno| SilentReason::Failed(Error::os(operation)(errno));
         // A stopped process's queue may be full: that is no reason to wait.
-        let stream = socket::connect(socket, Some(Instant::now())).map_err(|errno| {
+        let stream = socket::connect(socket, Deadline::now()).map_err(|errno| {
             let reason = match errno {
                 Errno::CONNREFUSED | Errno::NOENT => SilentReason::Dead,
                 Errno::TIMEDOUT => SilentReason::Late,
@@ -231,14 +231,8 @@ impl Question {
     fn answer(&self) -> Option<Result<ProcessReport, Error>> {
         let mut buffer = [0; REPLY_SIZE];
         // The last words of a process that did not read the question come behind the reset.
-        let mut receive = || {
-            socket::receive_until(
-                &self.stream,
-                &mut buffer,
-                FEW_DESCRIPTORS,
-                Some(Instant::now()),
-            )
-        };
+        let mut receive =
+            || socket::receive_until(&self.stream, &mut buffer, FEW_DESCRIPTORS, Deadline::now());
         let received: Result<Received<Granted<PeerDescriptor>>, _> = match receive() {
             Err(Errno::CONNRESET) => receive(),
             received => received,
@@ -281,11 +275,8 @@ fn read(file: OwnedFd) -> Result<ProcessReport, Error> {
     let len = fstat(&file)
         .map_err(Error::os("asking for the length of a report"))?
         .st_size;
-    let len = u64::try_from(len).unwrap_or(u64::MAX);
-    if len > MAX_REPORT_BYTES {
-        return Err(Error::Protocol("its report is too long"));
-    }
-    let mut bytes = vec![0; len as usize];
+    let bytes = Bounded::<MAX_REPORT_BYTES>::new(len).and_then(Bounded::zeros);
+    let mut bytes = bytes.ok_or(Error::Protocol("its report is too long"))?;
     let mut read = 0;
     while read < bytes.len() {
         // Not from the descriptor's own position, which whoever has it too can move.
@@ -318,7 +309,9 @@ fn check(message: &[u8]) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::os::memfd;
+    use rustix::event::Timespec;
     use std::os::fd::{AsFd, BorrowedFd};
+    use std::time::Instant;
 
     /// A socket directory of a test, removed when dropped.
     struct Directory(PathBuf);

@@ -8,4 +8,4 @@ pub(super) const MAX_QUESTIONS: usize = 256;
 /// Bytes of the longest report that is read. One of a context with as many objects as are listed has
 /// some hundred kilobytes, so halved or doubled makes no difference; without a limit, an exporter
 /// could fill the memory of who asks.
-pub(super) const MAX_REPORT_BYTES: u64 = 64 << 20;
+pub(super) const MAX_REPORT_BYTES: usize = 64 << 20;

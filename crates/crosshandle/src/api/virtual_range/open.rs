@@ -7,7 +7,7 @@ use crate::api::physical::PhysicalMemory;
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{HandleKind, MemoryHandle};
-use crate::ipc::{Deadline, Shared};
+use crate::ipc::{OpenDeadline, Shared};
 use crate::types::{Access, Address, SharedBytes};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ impl VirtualRange {
         access: Access,
         timeout: Duration,
     ) -> Result<Memory> {
-        self.open_by(handle, access, &Deadline::after(timeout))
+        self.open_by(handle, access, &OpenDeadline::after(timeout))
     }
 
     fn open_by(
         self: &Arc<Self>,
         handle: &MemoryHandle,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Memory> {
         let fields = handle.fields();
         if fields.offset != 0 {

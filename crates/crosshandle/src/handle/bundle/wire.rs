@@ -77,7 +77,7 @@ impl Bundle {
     /// memory.
     pub fn encode(&self) -> Result<Vec<u8>, BundleError> {
         let table = self.encode_table()?;
-        let mut bytes = self.start(0, table.len());
+        let mut bytes = self.start(0);
         bytes.extend(table);
         Ok(finished(bytes))
     }
@@ -88,8 +88,7 @@ impl Bundle {
     /// As [`encode`](Self::encode).
     pub fn encode_table(&self) -> Result<Vec<u8>, BundleError> {
         check_counts(self.arrays.len(), self.structure.len())?;
-        let room = self.structure.len() + self.arrays.len() * (MIN_ARRAY_BYTES + 32);
-        let mut bytes = Vec::with_capacity(room);
+        let mut bytes = Vec::new();
         bytes.extend(self.structure.as_bytes());
         for array in &self.arrays {
             let layout = &array.layout;
@@ -122,17 +121,17 @@ impl Bundle {
     /// [`BundleError::Malformed`] for memory that has no room for the table.
     pub fn encode_head(&self, handle: &MemoryHandle, table: &[u8]) -> Result<Vec<u8>, BundleError> {
         check_table(handle, table.len())?;
-        let mut bytes = self.start(FLAG_TABLE, HANDLE_SIZE + 12);
+        let mut bytes = self.start(FLAG_TABLE);
         bytes.extend(handle.as_bytes());
         bytes.extend((table.len() as u64).to_le_bytes());
         bytes.extend(crc32c::crc32c(table).to_le_bytes());
         Ok(finished(bytes))
     }
 
-    /// Returns what all bundles begin with, with room for `more` bytes.
-    fn start(&self, flags: u32, more: usize) -> Vec<u8> {
+    /// Returns what all bundles begin with.
+    fn start(&self, flags: u32) -> Vec<u8> {
         let flags = flags | if self.event.is_some() { FLAG_EVENT } else { 0 };
-        let mut bytes = Vec::with_capacity(16 + 8 + HANDLE_SIZE + more + 4);
+        let mut bytes = Vec::new();
         bytes.extend(MAGIC);
         bytes.push(VERSION);
         for number in [flags, self.arrays.len() as u32, self.structure.len() as u32] {
@@ -248,7 +247,7 @@ fn read_table(
     if arrays > reader.0.len() / MIN_ARRAY_BYTES {
         return Err(BundleError::TooShort);
     }
-    let mut read = Vec::with_capacity(arrays);
+    let mut read = Vec::new();
     for _ in 0..arrays {
         read.push(reader.bundled_array()?);
     }
@@ -304,7 +303,7 @@ impl<'a> Reader<'a> {
             });
         }
         let offset = self.u64()?;
-        let mut dimensions = Vec::with_capacity(usize::from(count));
+        let mut dimensions = Vec::new();
         for _ in 0..count {
             dimensions.push(Dimension {
                 size: self.u64()?,

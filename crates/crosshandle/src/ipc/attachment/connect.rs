@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::event_protocol::Owner;
 use crate::handle::Fields;
 use crate::ipc::broker::protocol::{ProgramName, Reply, Request};
-use crate::ipc::broker::{self, Connection, Deadline, Route};
+use crate::ipc::broker::{self, Connection, OpenDeadline, Route};
 use crate::ipc::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk};
 use crate::ipc::event_arena::PeerWatches;
 use crate::ipc::exporter::Exporter;
@@ -22,7 +22,6 @@ use crate::threads::exchange::{Next, Registration, Source, watch};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread;
 use std::time::Duration;
 
 /// Attachments to other processes. `None`: one is being made.
@@ -42,7 +41,7 @@ impl Attachment {
         route: Route,
         origin: &Origin,
         next: First,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Self>> {
         let context = ContextId::by(fields, route);
         let is_local =
@@ -91,16 +90,12 @@ impl Attachment {
                     }
                 }
             }
-            let left = deadline.left();
-            if left.is_some_and(|left| left.is_zero()) {
+            if deadline.get().is_over() {
                 return Err(Error::TimedOut(
                     "waiting for another open of the same exporter",
                 ));
             }
-            attachments = match left {
-                Some(left) => CHANGED.wait_timeout(attachments, left).0,
-                None => CHANGED.wait(attachments),
-            };
+            attachments = CHANGED.wait_until(attachments, deadline.get());
         }
         attachments.insert(context, None);
         drop(attachments);
@@ -124,7 +119,7 @@ impl Attachment {
         route: Route,
         origin: &Origin,
         next: First,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
         // Before a peer's descriptor is here: the thread closes all in a table of its own, which lasts
@@ -138,8 +133,8 @@ impl Attachment {
                 program: program_name(),
             };
             match connection.ask_for_memory(request, Some(next.request(fields)), deadline) {
-                Err(_) if connection.has_hung_up() && !deadline.is_over() => {
-                    thread::sleep(RECONNECT_INTERVAL);
+                Err(_) if connection.has_hung_up() && !deadline.get().is_over() => {
+                    deadline.get().sleep(RECONNECT_INTERVAL);
                 }
                 answer => {
                     let context = ContextId::by(fields, route);
@@ -153,7 +148,7 @@ impl Attachment {
         fields: &Fields,
         route: Route,
         origin: &Origin,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Connection> {
         let connection = Connection::open(
             fields.exporter,

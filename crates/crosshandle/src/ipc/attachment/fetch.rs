@@ -7,8 +7,8 @@ use crate::event_protocol::Owner;
 use crate::handle::Fields;
 use crate::ipc::broker::protocol::{BackendBlob, PieceSpan, Refusal, Reply, Request};
 use crate::ipc::broker::{
-    Answer, Deadline, Dialogue, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, PieceBatch,
-    PieceFile, Supply,
+    Answer, Dialogue, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, OpenDeadline,
+    PieceBatch, PieceFile, Supply,
 };
 use crate::ipc::chunks::open_sealed;
 use crate::ipc::exporter::Exporter;
@@ -79,7 +79,7 @@ impl Attachment {
         &self,
         fields: &Fields,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Fetched> {
         let credential = Credential::of(fields);
         let _span = observe::fetching(self.origin.context, fields.record);
@@ -107,7 +107,7 @@ impl Attachment {
         &self,
         fields: &Fields,
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
         meanwhile: impl FnMut(),
         take: impl FnMut(FetchedPieces) -> Result<()>,
     ) -> Result<Option<Delivery>> {
@@ -145,7 +145,7 @@ impl Attachment {
         &self,
         handles: &[Fields],
         access: Access,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
         mut meanwhile: impl FnMut(&Fields),
         mut take: impl FnMut(&Fields, Option<Delivery>) -> Result<()>,
     ) -> Result<()> {
@@ -211,7 +211,7 @@ impl Attachment {
             Link::Local(_) => Duration::MAX,
             Link::Remote { timeout, .. } => *timeout,
         };
-        let deadline = Deadline::after(timeout);
+        let deadline = OpenDeadline::after(timeout);
         match self.ask_for(Request::Mirror(credential), &deadline)? {
             Supply::Whole(fetched) if fetched.segment == MIRROR_SEGMENT => Ok(fetched),
             Supply::Whole(_) => Err(Error::Protocol("its event is memory")),
@@ -219,7 +219,7 @@ impl Attachment {
         }
     }
 
-    fn ask_for(&self, request: Request, deadline: &Deadline) -> Result<Supply> {
+    fn ask_for(&self, request: Request, deadline: &OpenDeadline) -> Result<Supply> {
         match &self.link {
             Link::Local(exporter) => Self::ask_here(exporter, request),
             Link::Remote { connection, .. } => supplied(connection.ask(request, deadline)?),

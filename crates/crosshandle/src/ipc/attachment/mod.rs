@@ -14,7 +14,7 @@ mod tests;
 pub(crate) use context_id::ContextId;
 pub(crate) use fetch::{Delivery, First, HandleAhead};
 
-use super::broker::{Connection, Deadline, PeerPolicy};
+use super::broker::{Connection, OpenDeadline, PeerPolicy};
 use super::chunks::{Catalog, Ledger};
 use super::event_arena::{EventArenas, PeerWatches};
 use super::exporter::Exporter;
@@ -162,7 +162,7 @@ impl Attachment {
 
     /// Counts one open of a record, to be ended with [`release`](Self::release).
     #[inline]
-    pub(crate) fn hold(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
+    pub(crate) fn hold(&self, credential: &Credential, deadline: &OpenDeadline) -> Result<()> {
         match self.try_open(credential.record) {
             Some(true) => Ok(()),
             Some(false) => Err(Error::Stale),
@@ -171,7 +171,7 @@ impl Attachment {
     }
 
     #[cold]
-    fn hold_in_new_chunk(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
+    fn hold_in_new_chunk(&self, credential: &Credential, deadline: &OpenDeadline) -> Result<()> {
         self.fetch_chunk(credential, deadline)?;
         match self.try_open(credential.record) {
             Some(true) => Ok(()),

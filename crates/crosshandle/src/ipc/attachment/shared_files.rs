@@ -2,7 +2,7 @@
 
 use super::{Attachment, Link};
 use crate::error::{Error, Result};
-use crate::ipc::broker::Deadline;
+use crate::ipc::broker::OpenDeadline;
 use crate::ipc::broker::protocol::{Reply, Request};
 use crate::ipc::chunks::{CatalogChunk, LedgerChunk, capacity, place_of};
 use crate::ipc::event_arena::EventArena;
@@ -16,7 +16,7 @@ impl Attachment {
     pub(crate) fn event(
         &self,
         credential: &Credential,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<(&EventArena, usize)> {
         match self.arenas().common(credential.record.index) {
             Some(found) => Ok(found),
@@ -28,7 +28,7 @@ impl Attachment {
     fn fetch_common(
         &self,
         credential: &Credential,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<(&EventArena, usize)> {
         let _turn = self.take_turn(deadline)?;
         let (arenas, record) = (self.arenas(), credential.record.index);
@@ -46,7 +46,7 @@ impl Attachment {
     pub(crate) fn isolated_event(
         &self,
         credential: &Credential,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<EventArena>> {
         let (arenas, event) = (self.arenas(), credential.record);
         if let Some(found) = arenas.isolated(event) {
@@ -62,8 +62,8 @@ impl Attachment {
     }
 
     /// Waits until no other thread fetches what all share.
-    fn take_turn(&self, deadline: &Deadline) -> Result<TurnGuard<'_>> {
-        self.fetching.take(deadline.left()).ok_or(Error::TimedOut(
+    fn take_turn(&self, deadline: &OpenDeadline) -> Result<TurnGuard<'_>> {
+        self.fetching.take(deadline.get()).ok_or(Error::TimedOut(
             "waiting for an earlier question to the exporter",
         ))
     }
@@ -72,7 +72,7 @@ impl Attachment {
         &self,
         credential: &Credential,
         slots: usize,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<EventArena> {
         let Link::Remote { connection, .. } = &self.link else {
             // The exporter's own arenas are all here.
@@ -90,7 +90,11 @@ impl Attachment {
 
     /// Fetches the chunks of catalog and ledger that a record lies in, unless they are here.
     #[cold]
-    pub(crate) fn fetch_chunk(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
+    pub(crate) fn fetch_chunk(
+        &self,
+        credential: &Credential,
+        deadline: &OpenDeadline,
+    ) -> Result<()> {
         let record = credential.record.index;
         let place = place_of(record).ok_or(Error::Stale)?;
         let _turn = self.take_turn(deadline)?;

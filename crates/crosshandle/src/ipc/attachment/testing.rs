@@ -4,7 +4,7 @@ use super::{Attachment, ContextId, Link};
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid, Fields};
 use crate::ipc::broker::protocol::{BackendBlob, ProgramName, Request};
-use crate::ipc::broker::{Connection, Deadline, FetchedHandle, PeerPolicy, Route, address};
+use crate::ipc::broker::{Connection, FetchedHandle, OpenDeadline, PeerPolicy, Route, address};
 use crate::ipc::describe::Label;
 use crate::ipc::exporter::Exporter;
 use crate::ipc::record::Credential;
@@ -106,7 +106,7 @@ impl Exporting {
     }
 
     pub(crate) fn attach(&self, fields: &Fields) -> Arc<Attachment> {
-        let (policy, deadline) = (PeerPolicy::default(), Deadline::after(DEADLINE));
+        let (policy, deadline) = (PeerPolicy::default(), OpenDeadline::after(DEADLINE));
         let directory = Some(self.directory.as_path());
         let route = Route::Exporter;
         let connection =

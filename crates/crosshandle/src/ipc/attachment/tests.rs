@@ -15,7 +15,7 @@ fn fetch(
 ) -> (Vec<FetchedHandle>, Result<FetchedHandle>) {
     let mut ahead = Vec::new();
     let take = |_: FetchedPieces| -> Result<()> { panic!("it does not consist of pieces") };
-    let deadline = Deadline::after(DEADLINE);
+    let deadline = OpenDeadline::after(DEADLINE);
     let note = || ahead.extend(attachment.driver_handle(fields).map(|ahead| ahead.found));
     let delivery = attachment.fetch_segment(fields, access, &deadline, note, take);
     let answer = delivery.map(|delivery| match delivery {
@@ -48,7 +48,7 @@ fn a_drivers_handle_is_there_before_the_answer_that_says_that_it_may_be_used() {
     let (_, answer) = fetch(&attachment, &read_only, Access::ReadWrite);
     assert!(matches!(answer, Err(Error::ReadOnly)), "{answer:?}");
     // Only descriptors can be held.
-    let deadline = Deadline::after(DEADLINE);
+    let deadline = OpenDeadline::after(DEADLINE);
     let held = attachment.fetch(&first, Access::ReadWrite, &deadline);
     assert!(matches!(held.map(drop), Err(Error::Unsupported(_))));
 }
@@ -60,7 +60,7 @@ fn many_are_handed_on_ahead_each_before_its_answer() {
         .map(|number| exporting.share(number, Access::ReadWrite))
         .collect();
     let attachment = exporting.attach(&all[0]);
-    let deadline = Deadline::after(DEADLINE);
+    let deadline = OpenDeadline::after(DEADLINE);
     let ahead: RefCell<Vec<_>> = RefCell::default();
     let mut answers = Vec::new();
     let note = |fields: &Fields| {

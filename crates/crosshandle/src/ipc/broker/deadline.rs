@@ -1,21 +1,22 @@
 //! The deadline of one open.
 
+use crate::sync::Deadline;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The end of one open, however many questions to the exporter it takes: connecting, attaching,
+/// The deadline of one open, which covers all its questions to the exporter: connecting, attaching,
 /// fetching.
 ///
-/// The time runs from the first look at it on. Nothing waits before that, and an open of what is
-/// here already never looks: the clock would cost half of such an open. What this process does itself
-/// meanwhile, such as mapping what has come, does not count ([`excluding`](Deadline::excluding)).
-pub(crate) struct Deadline {
+/// The time runs from the first [`get`](Self::get) on. An open that needs no question never calls
+/// it, and so never reads the clock, which would double the time of such an open. Work of this
+/// process, such as mapping what has come, does not count ([`excluding`](Self::excluding)).
+pub(crate) struct OpenDeadline {
     timeout: Duration,
-    /// `None` before the first look; then `None` inside: beyond all time.
-    end: Cell<Option<Option<Instant>>>,
+    /// `None` before the first look.
+    end: Cell<Option<Deadline>>,
 }
 
-impl Deadline {
+impl OpenDeadline {
     #[inline]
     pub(crate) fn after(timeout: Duration) -> Self {
         Self {
@@ -24,37 +25,23 @@ impl Deadline {
         }
     }
 
-    /// Returns when it is; `None` if never.
-    pub(crate) fn get(&self) -> Option<Instant> {
-        match self.end.get() {
-            Some(end) => end,
-            None => {
-                let end = Instant::now().checked_add(self.timeout);
-                self.end.set(Some(end));
-                end
-            }
-        }
+    /// Returns the deadline, and starts its time at the first call.
+    pub(crate) fn get(&self) -> Deadline {
+        self.end.get().unwrap_or_else(|| {
+            let end = Deadline::after(self.timeout);
+            self.end.set(Some(end));
+            end
+        })
     }
 
-    /// Calls `work`, and puts the end off by the time that it takes.
+    /// Calls `work`, and postpones the deadline by the time that it takes.
     pub(crate) fn excluding<R>(&self, work: impl FnOnce() -> R) -> R {
         let began = Instant::now();
         let result = work();
-        if let Some(Some(end)) = self.end.get() {
-            self.end.set(Some(end.checked_add(began.elapsed())));
+        if let Some(end) = self.end.get() {
+            self.end.set(Some(end.postponed(began.elapsed())));
         }
         result
-    }
-
-    /// Returns the time that is left; `None` if there is no end.
-    pub(crate) fn left(&self) -> Option<Duration> {
-        let left = |end: Instant| end.saturating_duration_since(Instant::now());
-        self.get().map(left)
-    }
-
-    /// Returns whether it is over.
-    pub(crate) fn is_over(&self) -> bool {
-        self.left().is_some_and(|left| left.is_zero())
     }
 }
 
@@ -64,15 +51,16 @@ mod tests {
 
     #[test]
     fn own_work_does_not_count() {
-        let deadline = Deadline::after(Duration::from_secs(3600));
-        let before = deadline.get().expect("an end");
+        let deadline = OpenDeadline::after(Duration::from_secs(3600));
+        let before = deadline.get().instant().expect("an end");
         let took = deadline.excluding(|| {
             let began = Instant::now();
             while began.elapsed().is_zero() {}
             began.elapsed()
         });
-        assert!(deadline.get().expect("an end") >= before + took);
-        let never = Deadline::after(Duration::MAX);
-        assert_eq!((never.get(), never.excluding(|| never.get())), (None, None));
+        assert!(deadline.get().instant().expect("an end") >= before + took);
+        let never = OpenDeadline::after(Duration::MAX);
+        assert_eq!(never.get(), Deadline::NEVER);
+        assert_eq!(never.excluding(|| never.get()), Deadline::NEVER);
     }
 }

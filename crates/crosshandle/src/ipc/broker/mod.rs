@@ -23,7 +23,7 @@ mod sweep;
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub(crate) use client::Client;
 pub(crate) use connection::{Answer, Connection, Dialogue, Route};
-pub(crate) use deadline::Deadline;
+pub(crate) use deadline::OpenDeadline;
 pub(crate) use exports::{
     Attached, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, Newcomer, PieceBatch,
     PieceFile, Supply,

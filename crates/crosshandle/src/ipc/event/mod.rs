@@ -18,7 +18,7 @@ pub(crate) use native_mirror::MirrorHold;
 pub(crate) use profile::{Profile, Timestamps};
 
 use super::attachment::Attachment;
-use super::broker::Deadline;
+use super::broker::OpenDeadline;
 use super::chunks::Ledger;
 use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
@@ -137,7 +137,7 @@ impl EventCore {
         isolated: bool,
         mode: WaitMode,
         mirror: Option<Arc<dyn DriverEvents>>,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Arc<Self>> {
         let (slot, arena) = if isolated {
             let arena = attachment.isolated_event(&credential, deadline)?;

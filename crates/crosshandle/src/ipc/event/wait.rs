@@ -5,8 +5,9 @@ use crate::error::{Error, PeerDeath, Result};
 use crate::event_protocol::{FailureReason, Liveness, Outcome, Owner, Target, WaitError, WaitMode};
 use crate::ipc::chunks::Sleeper;
 use crate::os::{process, sleepers};
+use crate::sync::Deadline;
 use std::sync::Arc;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 impl EventCore {
     /// Fails the unfinished signals of dead processes.
@@ -74,12 +75,12 @@ impl EventCore {
         // A peer on another CPU often answers sooner than the clock can be read.
         match self.look(number) {
             Some(result) => result,
-            None => self.wait_longer(number, Instant::now().checked_add(timeout)),
+            None => self.wait_longer(number, Deadline::after(timeout)),
         }
     }
 
     /// Waits for a signal, submitted or not.
-    pub(crate) fn wait(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+    pub(crate) fn wait(&self, number: u64, deadline: Deadline) -> Result<()> {
         self.check_birth()?;
         match self.look(number) {
             Some(result) => result,
@@ -97,9 +98,9 @@ impl EventCore {
         Some(result.map_err(|error| self.error_of(number, error)))
     }
 
-    fn wait_longer(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+    fn wait_longer(&self, number: u64, deadline: Deadline) -> Result<()> {
         self.slot()
-            .wait(number, self.mode, deadline, self.liveness())
+            .wait(number, self.mode, deadline.instant(), self.liveness())
             .map_err(|error| self.error_of(number, error))
     }
 

@@ -6,7 +6,7 @@ use crate::os::{memfd, socket};
 use std::sync::atomic::AtomicUsize;
 
 use crate::ipc::broker::protocol::{ProgramName, Refusal, Reply, Request};
-use crate::ipc::broker::{Connection, Deadline, Route};
+use crate::ipc::broker::{Connection, OpenDeadline, Route};
 use crate::ipc::chunks::LedgerChunk;
 use crate::ipc::open_count;
 use std::os::fd::OwnedFd;
@@ -41,7 +41,7 @@ fn attach(
 ) -> Result<(Connection, Ledger)> {
     let number = address::exporter_id()?;
     let policy = PeerPolicy::default();
-    let deadline = Deadline::after(DEADLINE);
+    let deadline = OpenDeadline::after(DEADLINE);
     let connection = Connection::open(
         number,
         0,
@@ -121,7 +121,7 @@ fn a_driver_call_for_one_importer_holds_up_no_other() {
     std::thread::scope(|scope| {
         let (first, _ledger) = attach(&exporter, &directory, slow).unwrap();
         let asking = scope.spawn(move || {
-            let deadline = Deadline::after(DEADLINE);
+            let deadline = OpenDeadline::after(DEADLINE);
             let ask = || first.ask(Request::Mirror(slow), &deadline).is_err();
             // Questions are taken again after the answer.
             (ask(), ask())
@@ -234,7 +234,7 @@ fn others_ask_between_the_answers_of_one_opening() {
                 let (connection, event) = (self.connection, self.event);
                 let answered = self.is_answered.0.clone();
                 self.scope.spawn(move || {
-                    let deadline = Deadline::after(DEADLINE);
+                    let deadline = OpenDeadline::after(DEADLINE);
                     let answer = connection.ask(Request::Arena(event), &deadline);
                     answered.send(answer.is_ok())
                 });
@@ -269,7 +269,7 @@ fn others_ask_between_the_answers_of_one_opening() {
             answers: 0,
             is_answered: channel(),
         };
-        let deadline = Deadline::after(DEADLINE);
+        let deadline = OpenDeadline::after(DEADLINE);
         connection.converse(&mut fetching, &deadline).unwrap();
         assert!(fetching.answers >= 4);
     });
@@ -288,7 +288,7 @@ fn a_driver_makes_no_descriptors_that_cannot_be_sent() {
         .into_iter()
         .find(|path| path.extension().is_some_and(|end| end == "sock"));
     let path = path.expect("its socket");
-    let until = Some(std::time::Instant::now() + DEADLINE);
+    let until = crate::sync::Deadline::after(DEADLINE);
     let stream = socket::connect(&path, until).unwrap();
     let attach = Request::Attach {
         context: exporter.number(),

@@ -4,6 +4,7 @@ use super::{Guard, look, wait_until};
 use crate::os::is_planted;
 use crate::os::lock::last_error;
 use crate::os::tuning::MAX_SOCKET_TIMEOUT;
+use crate::sync::Deadline;
 use rustix::event::PollFlags;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -14,7 +15,6 @@ use smallvec::SmallVec;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
-use std::time::Instant;
 
 /// Descriptors that come with a message that is not one of many.
 pub(crate) const FEW_DESCRIPTORS: usize = 2;
@@ -111,7 +111,7 @@ pub(crate) fn receive(
 }
 
 /// Takes one message into `buffer`, with at most `most` descriptors, which are at most
-/// [`MAX_DESCRIPTORS`]. Waits for it until `deadline` ([`Errno::TIMEDOUT`]), or for ever; signals don't
+/// [`MAX_DESCRIPTORS`]. Waits for it until `deadline` ([`Errno::TIMEDOUT`]); signals don't
 /// prolong that.
 ///
 /// Two errors leave the message in the queue: [`Errno::MSGSIZE`], it is longer than the buffer, and
@@ -121,11 +121,11 @@ pub(crate) fn receive_until<D: From<OwnedFd>>(
     stream: impl AsFd,
     buffer: &mut [u8],
     most: usize,
-    deadline: Option<Instant>,
+    deadline: Deadline,
 ) -> Result<Received<Granted<D>>, Errno> {
     loop {
         let deadline = match is_planted("finding-14") {
-            true => deadline.map(|_| Instant::now() + MAX_SOCKET_TIMEOUT),
+            true => Deadline::after(MAX_SOCKET_TIMEOUT),
             false => deadline,
         };
         wait_until(stream.as_fd(), PollFlags::IN, deadline)?;

@@ -24,6 +24,7 @@ pub(crate) use messages::{
 
 use super::lock::last_error;
 use super::tuning::MAX_SOCKET_TIMEOUT;
+use crate::sync::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -33,7 +34,7 @@ use rustix::net::{
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | SocketFlags::CLOEXEC;
@@ -100,24 +101,24 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
 }
 
 /// Connects to the socket at `path`. Waits until `deadline` for room in its queue
-/// ([`Errno::TIMEDOUT`]), or for ever.
-pub(crate) fn connect(path: &Path, deadline: Option<Instant>) -> Result<OwnedFd, Errno> {
+/// ([`Errno::TIMEDOUT`]).
+pub(crate) fn connect(path: &Path, deadline: Deadline) -> Result<OwnedFd, Errno> {
     let stream = socket(SocketFlags::empty())?;
     connect_to(&stream, path, deadline)?;
     Ok(stream)
 }
 
-fn connect_to(stream: &OwnedFd, path: &Path, deadline: Option<Instant>) -> Result<(), Errno> {
+fn connect_to(stream: &OwnedFd, path: &Path, deadline: Deadline) -> Result<(), Errno> {
     let address = SocketAddrUnix::new(path)?;
     loop {
-        if let Some(deadline) = deadline {
+        if let Some(left) = left(deadline) {
             // Zero is not a timeout.
-            let left = left(deadline).max(Duration::from_micros(1));
+            let left = left.max(Duration::from_micros(1));
             net::sockopt::set_socket_timeout(stream, net::sockopt::Timeout::Send, Some(left))?;
         }
         match net::connect(stream, &address) {
             Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
-            Err(Errno::INTR) if deadline.is_some_and(|deadline| left(deadline).is_zero()) => {
+            Err(Errno::INTR) if deadline.is_over() => {
                 return Err(Errno::TIMEDOUT);
             }
             Err(Errno::INTR) => {}
@@ -127,9 +128,9 @@ fn connect_to(stream: &OwnedFd, path: &Path, deadline: Option<Instant>) -> Resul
 }
 
 /// Returns the time until `deadline`, as far as the kernel can count it.
-fn left(deadline: Instant) -> Duration {
-    let left = deadline.saturating_duration_since(Instant::now());
-    left.min(MAX_SOCKET_TIMEOUT)
+fn left(deadline: Deadline) -> Option<Duration> {
+    let left = deadline.remaining()?;
+    Some(left.min(MAX_SOCKET_TIMEOUT))
 }
 
 /// Tries to connect to the socket at `path`, without waiting for room in its queue
@@ -218,10 +219,10 @@ fn look(stream: impl AsFd) -> Result<ReturnFlags, Errno> {
 pub(crate) fn wait_until(
     stream: BorrowedFd<'_>,
     what: PollFlags,
-    deadline: Option<Instant>,
+    deadline: Deadline,
 ) -> Result<(), Errno> {
     loop {
-        let left = deadline.map(left);
+        let left = left(deadline);
         let limit: Option<Timespec> = left.and_then(|left| left.try_into().ok());
         match poll(&mut [PollFd::new(&stream, what)], limit.as_ref()) {
             Ok(0) if left.is_some_and(|left| left < MAX_SOCKET_TIMEOUT) => {

@@ -10,11 +10,12 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Instant;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-fn deadline() -> Option<Instant> {
-    Some(Instant::now() + DEADLINE)
+fn deadline() -> Deadline {
+    Deadline::after(DEADLINE)
 }
 
 /// A path in a directory of its own.
@@ -230,7 +231,7 @@ fn one_deadline_holds_for_all_that_is_waited_for() {
         }
     });
     let began = Instant::now();
-    let deadline = Some(began + Duration::from_millis(200));
+    let deadline = Deadline::at(began + Duration::from_millis(200));
     let end = loop {
         match receive_until::<OwnedFd>(&ours, &mut [0; 4], FEW_DESCRIPTORS, deadline) {
             Ok(Received::Message(2, _)) => {}
@@ -251,7 +252,7 @@ fn connecting_has_one_deadline() {
     let mut queued = Vec::new();
     let late = loop {
         let began = Instant::now();
-        match connect(&path, Some(began + Duration::from_millis(100))) {
+        match connect(&path, Deadline::at(began + Duration::from_millis(100))) {
             Ok(stream) => queued.push(stream),
             late => break late,
         }

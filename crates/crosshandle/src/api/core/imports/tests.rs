@@ -240,7 +240,7 @@ impl Pair {
     }
 
     fn import(&self, fields: &Fields) -> Result<Arc<Imported>> {
-        let deadline = Deadline::after(DEADLINE);
+        let deadline = OpenDeadline::after(DEADLINE);
         self.core.imported(fields, Access::ReadWrite, &deadline)
     }
 }

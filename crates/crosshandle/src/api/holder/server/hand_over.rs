@@ -12,7 +12,7 @@ use super::questions::{not_allowed, too_many_wait};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::MemoryHandle;
 use crate::ipc::broker::Route;
-use crate::ipc::{Credential, Deadline, Origin};
+use crate::ipc::{Credential, OpenDeadline, Origin};
 use crate::os::process;
 
 /// A hand-over whose memory has been fetched.
@@ -223,7 +223,7 @@ impl Server {
 
 /// Fetches the records of a hand-over from their makers, but for those that are held already.
 fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec<Record>> {
-    let deadline = Deadline::after(FETCH_TIMEOUT);
+    let deadline = OpenDeadline::after(FETCH_TIMEOUT);
     let mut records = Vec::new();
     for part in &hold.parts {
         let (handle, read_only) = part.handles()?;

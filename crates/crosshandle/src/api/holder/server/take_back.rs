@@ -13,7 +13,7 @@ use super::questions::{not_allowed, too_many_wait};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::MemoryHandle;
 use crate::ipc::broker::Route;
-use crate::ipc::{Deadline, Origin};
+use crate::ipc::{OpenDeadline, Origin};
 use std::sync::Arc;
 
 /// The memory that a process has brought, checked, in the order of the name's parts.
@@ -250,7 +250,7 @@ fn fetch_all(
     pairs: &[(MemoryHandle, MemoryHandle)],
     origin: &Origin,
 ) -> Result<Brought> {
-    let deadline = Deadline::after(FETCH_TIMEOUT);
+    let deadline = OpenDeadline::after(FETCH_TIMEOUT);
     let mut brought = Brought::new();
     for ((_, from), was) in pairs.iter().zip(&lost.parts) {
         if from.fields().exporter == crate::ipc::broker::address::exporter_id()? {

@@ -46,7 +46,7 @@ use super::tuning::{
 use crate::error::{Error, Result};
 use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
 use crate::os::process;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Deadline, Mutex, MutexGuard};
 use crate::threads::backoff::Backoff;
 use crate::threads::{background, driver_jobs};
 use crate::types::QueueOrder;
@@ -391,7 +391,7 @@ impl BackendQueue for CudaQueue {
         Ok(())
     }
 
-    fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+    fn finish(&self, deadline: Deadline) -> Result<()> {
         check_fork()?;
         let start = Instant::now();
         let backoff = Backoff::new(FINISH_SLEEP_SHORTEST, FINISH_SLEEP_LONGEST);
@@ -404,7 +404,7 @@ impl BackendQueue for CudaQueue {
                 }
                 asked = now;
             }
-            if deadline.is_some_and(|deadline| now >= deadline) {
+            if deadline.is_over() {
                 return Err(Error::TimedOut("waiting for a queue"));
             }
             if now - start < FINISH_SPIN {
@@ -412,8 +412,7 @@ impl BackendQueue for CudaQueue {
                 continue;
             }
             let delay = backoff.delay();
-            let left = deadline.map_or(delay, |deadline| deadline - now);
-            std::thread::sleep(delay.min(left));
+            deadline.sleep(delay);
         }
         self.0.functions.take_error().map_or(Ok(()), Err)
     }

@@ -17,14 +17,13 @@ use crate::ipc::{EventCore, Profile};
 use crate::os::fork::Birth;
 use crate::platform;
 use crate::platform::{AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Deadline, Mutex, MutexGuard};
 use crate::threads::ThreadKind;
 use crate::types::QueueOrder;
 use in_flight::{InFlight, Spent};
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
 
 pub(super) struct HostQueue(Arc<Inner>);
 
@@ -122,12 +121,12 @@ impl BackendQueue for HostQueue {
         Ok(())
     }
 
-    fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+    fn finish(&self, deadline: Deadline) -> Result<()> {
         self.0.check_birth()?;
         let mut pending = self.0.pending.lock();
         // Commands that other threads submit meanwhile are not waited for.
         let count = pending.count;
-        if deadline.is_none() {
+        if deadline == Deadline::NEVER {
             pending = self.0.help(pending, count);
         }
         if !pending.is_done(count) {
@@ -354,18 +353,12 @@ impl Inner {
         &'a self,
         mut pending: MutexGuard<'a, PendingCommands>,
         count: u64,
-        deadline: Option<Instant>,
+        deadline: Deadline,
     ) -> MutexGuard<'a, PendingCommands> {
         pending.finishers += 1;
         self.wake_worker(&mut pending);
         let is_busy = |pending: &mut PendingCommands| !pending.is_done(count);
-        let mut pending = match deadline {
-            None => self.finished.wait_while(pending, is_busy),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                self.finished.wait_timeout_while(pending, left, is_busy).0
-            }
-        };
+        let (mut pending, _) = self.finished.wait_until_while(pending, deadline, is_busy);
         pending.finishers -= 1;
         pending
     }

@@ -49,14 +49,13 @@ use crate::hal::level_zero::tuning::{MAX_UNAWAITED_COMMANDS, QUEUE_DROP_TIMEOUT}
 use crate::hal::{Submission, Work};
 use crate::ipc::{EventCore, Profile};
 use crate::os::process;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Deadline, Mutex, MutexGuard};
 use crate::threads::ThreadKind;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// A command list, until its queue is dropped. Its thread goes on until all commands have ended.
 pub(super) struct CommandList(Arc<Inner>);
@@ -212,7 +211,7 @@ impl CommandList {
     }
 
     /// Waits until `count` commands have ended; returns `false` at the deadline.
-    pub(super) fn finish(&self, count: u64, deadline: Option<Instant>) -> bool {
+    pub(super) fn finish(&self, count: u64, deadline: Deadline) -> bool {
         if self.0.completed.get() >= count {
             return true;
         }
@@ -317,7 +316,7 @@ impl Drop for CommandList {
         inner.make_all_urgent(state);
         // The driver's list may be done with all of it, and the thread has not looked.
         let is_own = thread.as_ref().is_some_and(drain::is_own);
-        let is_idle = !is_own && inner.become_idle(Instant::now() + QUEUE_DROP_TIMEOUT);
+        let is_idle = !is_own && inner.become_idle(Deadline::after(QUEUE_DROP_TIMEOUT));
         // What was submitted still runs. If all has ended, all of the driver's is gone after this.
         match thread {
             Some(thread) if is_idle => drain::join(thread),
@@ -351,7 +350,7 @@ impl Inner {
 
     /// Waits until all commands have ended, unless one of them waits for the host or another process;
     /// returns whether they have.
-    fn become_idle(&self, deadline: Instant) -> bool {
+    fn become_idle(&self, deadline: Deadline) -> bool {
         if self.is_idle() {
             return true;
         }
@@ -365,7 +364,7 @@ impl Inner {
             return false;
         }
         drop((in_flight, state));
-        self.completed.wait(self.submitted(), Some(deadline))
+        self.completed.wait(self.submitted(), deadline)
     }
 
     /// Lets the thread end all commands as soon as it can.

@@ -1,8 +1,8 @@
 //! Completion counts and flags, by which lists tell other threads that commands have ended.
 
+use crate::sync::Deadline;
 use crate::sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
 
 /// A count of ended commands that threads can wait for.
 #[derive(Default)]
@@ -30,17 +30,11 @@ impl CompletionCount {
     }
 
     /// Waits until the count has reached `count`; returns `false` at the deadline.
-    pub(super) fn wait(&self, count: u64, deadline: Option<Instant>) -> bool {
+    pub(super) fn wait(&self, count: u64, deadline: Deadline) -> bool {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let guard = self.lock.lock();
         let is_short = |(): &mut ()| self.get() < count;
-        drop(match deadline {
-            None => self.grown.wait_while(guard, is_short),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                self.grown.wait_timeout_while(guard, left, is_short).0
-            }
-        });
+        drop(self.grown.wait_until_while(guard, deadline, is_short));
         self.waiters.fetch_sub(1, Ordering::SeqCst);
         self.get() >= count
     }
@@ -60,6 +54,6 @@ impl CompletionFlag {
     }
 
     pub(super) fn wait(&self) {
-        self.0.wait(1, None);
+        self.0.wait(1, Deadline::NEVER);
     }
 }

@@ -2,10 +2,9 @@
 
 use crate::hal::level_zero::tuning::CONTEXT_DROP_TIMEOUT;
 use crate::os::process;
-use crate::sync::Mutex;
+use crate::sync::{Deadline, Mutex};
 use std::cell::Cell;
 use std::thread::{self, JoinHandle, ThreadId};
-use std::time::Instant;
 
 thread_local! {
     /// The id of a list's thread: asking for the current thread fails late in a thread's life.
@@ -25,7 +24,7 @@ struct DrainState {
 struct DrainingList {
     /// Returns whether all commands have ended; may wait for that until the deadline, unless they
     /// wait for the host or another process.
-    is_idle: Box<dyn Fn(Instant) -> bool + Send>,
+    is_idle: Box<dyn Fn(Deadline) -> bool + Send>,
     thread: JoinHandle<()>,
 }
 
@@ -34,7 +33,7 @@ impl Drain {
     pub(super) fn add(
         &self,
         thread: JoinHandle<()>,
-        is_idle: impl Fn(Instant) -> bool + Send + 'static,
+        is_idle: impl Fn(Deadline) -> bool + Send + 'static,
     ) {
         let is_idle = Box::new(is_idle);
         let mut state = self.0.lock();
@@ -43,22 +42,22 @@ impl Drain {
         let is_closed = state.is_closed;
         drop(state);
         if is_closed {
-            self.join_until(Instant::now() + CONTEXT_DROP_TIMEOUT);
+            self.join_until(Deadline::after(CONTEXT_DROP_TIMEOUT));
         }
     }
 
     /// Gives all lists a moment to end: the program has dropped the context.
     pub(crate) fn close(&self) {
         self.0.lock().is_closed = true;
-        self.join_until(Instant::now() + CONTEXT_DROP_TIMEOUT);
+        self.join_until(Deadline::after(CONTEXT_DROP_TIMEOUT));
     }
 
     /// Joins the threads of lists without commands, so that all that they have of the driver is gone.
     pub(crate) fn join_idle(&self) {
-        self.join_until(Instant::now());
+        self.join_until(Deadline::now());
     }
 
-    fn join_until(&self, deadline: Instant) {
+    fn join_until(&self, deadline: Deadline) {
         if process::is_forked() {
             return;
         }

@@ -13,6 +13,7 @@ use crate::hal::level_zero::tuning::{
 };
 use crate::hal::{WaitList, WaitPoint, Work};
 use crate::ipc::Profile;
+use crate::sync::Deadline;
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
@@ -350,7 +351,7 @@ impl Inner {
         after.iter().flatten().for_each(|flag| flag.wait());
         let failed = waits
             .iter()
-            .find_map(|wait| wait.event.wait(wait.number, None).err());
+            .find_map(|wait| wait.event.wait(wait.number, Deadline::NEVER).err());
         if let Some(error) = failed {
             return self.end_pending(Err(error), ended);
         }

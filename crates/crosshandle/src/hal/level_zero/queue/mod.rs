@@ -19,13 +19,12 @@ use super::tuning::{FENCE_WAIT_SLICE, IDLE_CHECK_TIMEOUT, MAX_LISTS, MAX_UNBLOCK
 use crate::error::{Error, Result};
 use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
 use crate::os::process;
-use crate::sync::Mutex;
+use crate::sync::{Deadline, Mutex};
 use crate::types::QueueOrder;
 use command_list::CommandList;
 use completion::CompletionFlag;
 use shared_list::{SharedList, SharedPosition};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 use work::Staging;
 
 /// The state that all lists of a queue share.
@@ -131,7 +130,7 @@ fn handle_of(list: Result<&SharedList>) -> usize {
 
 /// Returns whether a list is past a position, as one without commands of the program's soon is.
 fn is_past(position: Result<SharedPosition>) -> bool {
-    position.is_ok_and(|position| position.wait(Some(Instant::now() + IDLE_CHECK_TIMEOUT)))
+    position.is_ok_and(|position| position.wait(Deadline::after(IDLE_CHECK_TIMEOUT)))
 }
 
 /// A queue that runs commands one after the other.
@@ -188,7 +187,7 @@ impl BackendQueue for OrderedQueue {
         Ok(())
     }
 
-    fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+    fn finish(&self, deadline: Deadline) -> Result<()> {
         check_fork()?;
         // What other threads submit meanwhile is not waited for.
         let count = self.list.submitted();
@@ -336,7 +335,7 @@ impl BackendQueue for UnorderedQueue {
         Ok(())
     }
 
-    fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+    fn finish(&self, deadline: Deadline) -> Result<()> {
         check_fork()?;
         let state = self.state.lock();
         // What other threads submit meanwhile is not waited for.

@@ -25,14 +25,13 @@ use crate::hal::level_zero::driver::{List, PooledEvent, Signaller};
 use crate::hal::{Submission, WaitPoint, Work};
 use crate::ipc::{EventCore, Profile};
 use crate::os::process;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Deadline, Mutex};
 use crate::threads::ThreadKind;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 /// A shared list, until its queue is dropped. Its thread goes on until all commands have ended.
 pub(super) struct SharedList(Arc<Inner>);
@@ -91,7 +90,7 @@ pub(super) struct SharedPosition {
 impl SharedPosition {
     /// Waits until the list is past the place, and all commands before have ended; returns `false`
     /// at the deadline.
-    pub(super) fn wait(&self, deadline: Option<Instant>) -> bool {
+    pub(super) fn wait(&self, deadline: Deadline) -> bool {
         self.list.completed.wait(self.count, deadline)
     }
 }
@@ -404,7 +403,7 @@ impl Inner {
 
 /// Waits for all signals, and returns the first failure.
 fn wait_for_signals(waits: &[WaitPoint]) -> Result<()> {
-    let wait_for = |wait: &WaitPoint| wait.event.wait(wait.number, None);
+    let wait_for = |wait: &WaitPoint| wait.event.wait(wait.number, Deadline::NEVER);
     waits.iter().map(wait_for).fold(Ok(()), Result::and)
 }
 

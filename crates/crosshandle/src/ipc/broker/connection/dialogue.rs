@@ -2,7 +2,7 @@
 
 use super::{Answer, AskError, Connection};
 use crate::error::{Error, Result};
-use crate::ipc::broker::deadline::Deadline;
+use crate::ipc::broker::deadline::OpenDeadline;
 use crate::ipc::broker::protocol::{Refusal, Request};
 use crate::ipc::tuning::{MAX_QUESTIONS_AHEAD, MAX_TAKEN_PART, PIECES_RETRY_INTERVAL};
 use crate::os::fork::PerProcess;
@@ -10,7 +10,6 @@ use crate::os::socket::MAX_DESCRIPTORS;
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 /// What an importer asks in several questions, and does with the answers.
 pub(crate) trait Dialogue {
@@ -69,7 +68,11 @@ impl Connection {
     /// Asks what a dialogue wants to know. The next question is asked before the dialogue takes an answer, so
     /// that both sides work at the same time; unless other threads wait to ask, who have their turn then.
     /// The time that the dialogue takes does not count.
-    pub(crate) fn converse(&self, dialogue: &mut impl Dialogue, deadline: &Deadline) -> Result<()> {
+    pub(crate) fn converse(
+        &self,
+        dialogue: &mut impl Dialogue,
+        deadline: &OpenDeadline,
+    ) -> Result<()> {
         // Whether the memory consists of pieces, the first answer shows. Its question is for as many as there
         // may be, as the one that was sent ahead is.
         let mut share = DescriptorShare::default();
@@ -138,7 +141,7 @@ impl Connection {
                 AskError::NoDescriptors if !is_last_attempt => is_last_attempt = true,
                 failure => return Err(self.explain_failure(failure)),
             }
-            if deadline.is_over() {
+            if deadline.get().is_over() {
                 return Err(match failure {
                     // One for which there are too many connections has no other question to ask.
                     AskError::Refused(Refusal::Busy) => Error::LimitReached {
@@ -152,7 +155,7 @@ impl Connection {
                 });
             }
             if !matches!(failure, AskError::NoDescriptors) {
-                thread::sleep(PIECES_RETRY_INTERVAL);
+                deadline.get().sleep(PIECES_RETRY_INTERVAL);
             }
             turn = self.await_turn(deadline)?;
             asked = dialogue.question(most);
@@ -167,7 +170,7 @@ impl Connection {
     pub(crate) fn ask_each(
         &self,
         requests: &[Request],
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
         mut meanwhile: impl FnMut(usize),
         mut take: impl FnMut(Answer) -> Result<()>,
     ) -> Result<()> {

@@ -6,7 +6,7 @@ pub(crate) use dialogue::Dialogue;
 
 use crate::error::{Error, Result};
 use crate::ipc::broker::address::{self, PeerPolicy};
-use crate::ipc::broker::deadline::Deadline;
+use crate::ipc::broker::deadline::OpenDeadline;
 use crate::ipc::broker::protocol::{
     BadMessage, MAX_REPLY_MESSAGE, PieceTable, Refusal, Reply, Request, Serial,
 };
@@ -14,7 +14,7 @@ use crate::ipc::broker::sweep;
 use crate::ipc::tuning::{ANSWER_SPIN, DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
 use crate::os::fork::PerProcess;
 use crate::os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Deadline, Mutex};
 use crate::threads::disposer::{PeerDescriptor, PeerStream, dispose};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Who answers for an exporter's objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,7 +149,7 @@ impl Connection {
         route: Route,
         directory: Option<&Path>,
         policy: &PeerPolicy,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Self> {
         let deadline = deadline.get();
         let mut denied = None;
@@ -212,7 +212,7 @@ impl Connection {
     }
 
     /// Asks a question, and waits for the answer, with whatever comes along.
-    pub(crate) fn ask(&self, request: Request, deadline: &Deadline) -> Result<Answer> {
+    pub(crate) fn ask(&self, request: Request, deadline: &OpenDeadline) -> Result<Answer> {
         let mut turn = self.await_turn(deadline)?;
         self.send(request, &mut turn)?;
         self.finish(turn, request, deadline)
@@ -223,7 +223,7 @@ impl Connection {
         &self,
         mut turn: QuestionTurn<'_>,
         request: Request,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<Answer> {
         let answer = self.receive(&mut turn, request, deadline.get());
         drop(turn);
@@ -236,7 +236,7 @@ impl Connection {
         &self,
         request: Request,
         next: Option<Request>,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<(Reply, [PeerDescriptor; N])> {
         let mut turn = self.await_turn(deadline)?;
         self.send(request, &mut turn)?;
@@ -261,7 +261,7 @@ impl Connection {
         &self,
         request: Request,
         next: Option<Request>,
-        deadline: &Deadline,
+        deadline: &OpenDeadline,
     ) -> Result<(Reply, [OwnedFd; N])> {
         let (reply, granted) = self.ask_before::<N>(request, next, deadline)?;
         let memory: Result<Vec<_>, _> = granted
@@ -305,10 +305,7 @@ impl Connection {
     }
 
     /// Waits until no other thread asks, and those that waited before have asked, and returns the right to ask.
-    fn await_turn(&self, deadline: &Deadline) -> Result<QuestionTurn<'_>> {
-        // A condition variable's clock has an end.
-        let timeout = deadline.left().unwrap_or(Duration::MAX);
-        let timeout = timeout.min(Duration::from_secs(1 << 32));
+    fn await_turn(&self, deadline: &OpenDeadline) -> Result<QuestionTurn<'_>> {
         let mut questions = self.questions.lock();
         let place = questions.next_place;
         questions.next_place += 1;
@@ -319,7 +316,7 @@ impl Connection {
         let is_late;
         (questions, is_late) =
             self.question_over
-                .wait_timeout_while(questions, timeout, is_not_next);
+                .wait_until_while(questions, deadline.get(), is_not_next);
         questions.waiting.retain(|other| *other != place);
         if is_late {
             drop(questions);
@@ -380,7 +377,7 @@ impl Connection {
         &self,
         turn: &mut QuestionTurn<'_>,
         request: Request,
-        deadline: Option<Instant>,
+        deadline: Deadline,
     ) -> Result<Answer, AskError> {
         let (answer, has_dropped) = self.receive_any(turn, deadline)?;
         if has_dropped {
@@ -403,7 +400,7 @@ impl Connection {
     fn receive_any(
         &self,
         turn: &QuestionTurn<'_>,
-        deadline: Option<Instant>,
+        deadline: Deadline,
     ) -> Result<(Answer, bool), AskError> {
         let mut has_dropped = false;
         let mut was_reset = false;
@@ -451,7 +448,7 @@ impl Connection {
                     return Ok((answer, has_dropped));
                 }
                 // Late: it belongs to a question that was given up.
-                Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
+                Ok(_) if !deadline.is_over() => {
                     has_dropped = true;
                 }
                 Ok(_) => return Err(late.into()),
@@ -523,9 +520,7 @@ impl Connection {
 
 /// Calls `attempt` without waiting, over and over for a moment, until it does something else than time out: an answer
 /// takes the exporter some microseconds, and being woken would take this thread longer than that.
-fn look_for_a_moment<R>(
-    mut attempt: impl FnMut(Option<Instant>) -> Result<R, Errno>,
-) -> Result<R, Errno> {
+fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -> Result<R, Errno> {
     static HAS_OTHER_CPUS: PerProcess<OnceLock<bool>> = PerProcess::new(OnceLock::new);
     let has_others = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
     if !HAS_OTHER_CPUS.get_or_init(has_others) {
@@ -533,7 +528,7 @@ fn look_for_a_moment<R>(
     }
     let began = Instant::now();
     loop {
-        match attempt(Some(began)) {
+        match attempt(Deadline::at(began)) {
             Err(Errno::TIMEDOUT) if began.elapsed() < ANSWER_SPIN => thread::yield_now(),
             result => return result,
         }
@@ -543,15 +538,15 @@ fn look_for_a_moment<R>(
 /// Calls `attempt` with a deadline until it does something else than time out, until `deadline`. Looks
 /// now and then whether the exporter is dead, though somebody has its socket: [`Errno::OWNERDEAD`].
 fn wait<R>(
-    deadline: Option<Instant>,
+    deadline: Deadline,
     directory: &Path,
     exporter: Option<u64>,
-    mut attempt: impl FnMut(Option<Instant>) -> Result<R, Errno>,
+    mut attempt: impl FnMut(Deadline) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     loop {
-        let slice = Instant::now() + EXPORTER_LOOK_INTERVAL;
-        let is_last = deadline.is_some_and(|deadline| deadline <= slice);
-        match attempt(if is_last { deadline } else { Some(slice) }) {
+        let slice = deadline.min(Deadline::after(EXPORTER_LOOK_INTERVAL));
+        let is_last = slice == deadline;
+        match attempt(slice) {
             Err(Errno::TIMEDOUT)
                 if exporter.is_some_and(|exporter| sweep::is_known_dead(directory, exporter)) =>
             {

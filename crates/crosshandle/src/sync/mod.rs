@@ -1,9 +1,12 @@
-//! Locks that a panic does not poison, and a map that needs no random bytes.
+//! Locks that a panic does not poison, deadlines, and a map that needs no random bytes.
 //!
 //! No code of this library panics while it holds a lock whose value is inconsistent, and the
 //! program's code runs without locks. So poison would tell nothing, and each place that locks would
 //! have to say so.
 
+mod deadline;
+
+pub use deadline::Deadline;
 pub(crate) use std::sync::MutexGuard;
 
 use std::collections;
@@ -98,6 +101,39 @@ impl Condvar {
     }
 }
 
+impl Condvar {
+    /// Waits for a notification, until `deadline` at most. May return without one.
+    pub(crate) fn wait_until<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        deadline: Deadline,
+    ) -> MutexGuard<'a, T> {
+        match deadline.remaining() {
+            None => self.wait(guard),
+            Some(left) => self.wait_timeout(guard, countable(left)).0,
+        }
+    }
+
+    /// Waits as long as `condition` holds, until `deadline` at most; `true` beside the guard if that
+    /// has passed and `condition` still holds.
+    pub(crate) fn wait_until_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        deadline: Deadline,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        match deadline.remaining() {
+            None => (self.wait_while(guard, condition), false),
+            Some(left) => self.wait_timeout_while(guard, countable(left), condition),
+        }
+    }
+}
+
+/// Limits a time to what the clock of a condition variable can count.
+fn countable(time: Duration) -> Duration {
+    time.min(Duration::from_secs(1 << 32))
+}
+
 /// A lock for which a thread waits no longer than it wants to.
 #[derive(Default, Debug)]
 pub(crate) struct Turn {
@@ -109,16 +145,12 @@ pub(crate) struct Turn {
 pub(crate) struct TurnGuard<'a>(&'a Turn);
 
 impl Turn {
-    /// Waits until no other thread has the turn, at most `timeout` if there is one, and takes it.
-    pub(crate) fn take(&self, timeout: Option<Duration>) -> Option<TurnGuard<'_>> {
-        // A condition variable's clock has an end.
-        let timeout = timeout
-            .unwrap_or(Duration::MAX)
-            .min(Duration::from_secs(1 << 32));
+    /// Waits until no other thread has the turn, until `deadline` at most, and takes it.
+    pub(crate) fn take(&self, deadline: Deadline) -> Option<TurnGuard<'_>> {
         let is_taken = |is_taken: &mut bool| *is_taken;
         let (mut guard, is_late) =
             self.ended
-                .wait_timeout_while(self.is_taken.lock(), timeout, is_taken);
+                .wait_until_while(self.is_taken.lock(), deadline, is_taken);
         if is_late {
             return None;
         }

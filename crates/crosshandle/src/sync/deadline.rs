@@ -1,0 +1,148 @@
+//! The latest moment at which a blocking call returns.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The latest moment at which a blocking call returns, or no such moment.
+///
+/// A call with a timeout makes one deadline from it and hands the deadline to every step that may
+/// block. So the steps together take no longer than the timeout. No operation overflows or panics:
+/// a timeout that is longer than the clock can count never expires.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use]
+pub struct Deadline {
+    /// `None`: never.
+    end: Option<Instant>,
+}
+
+impl Deadline {
+    /// A deadline that never expires.
+    pub const NEVER: Self = Self { end: None };
+
+    /// Returns the deadline that expires after `timeout`, counted from now.
+    #[inline]
+    pub fn after(timeout: Duration) -> Self {
+        Self {
+            end: Instant::now().checked_add(timeout),
+        }
+    }
+
+    /// Returns the deadline of an optional timeout: `None` never expires.
+    #[inline]
+    pub fn after_optional(timeout: Option<Duration>) -> Self {
+        timeout.map_or(Self::NEVER, Self::after)
+    }
+
+    /// Returns a deadline that has expired: the call does what it can without blocking.
+    #[inline]
+    pub fn now() -> Self {
+        Self::at(Instant::now())
+    }
+
+    /// Returns the deadline that expires at a moment.
+    #[inline]
+    pub fn at(end: Instant) -> Self {
+        Self { end: Some(end) }
+    }
+
+    /// Returns the moment; `None` if the deadline never expires.
+    #[inline]
+    pub fn instant(self) -> Option<Instant> {
+        self.end
+    }
+
+    /// Returns the remaining time, zero after the deadline; `None` if it never expires.
+    #[inline]
+    pub fn remaining(self) -> Option<Duration> {
+        let left = |end: Instant| end.saturating_duration_since(Instant::now());
+        self.end.map(left)
+    }
+
+    /// Returns the remaining time as a timeout: [`Duration::MAX`] if the deadline never expires.
+    #[inline]
+    pub fn timeout(self) -> Duration {
+        self.remaining().unwrap_or(Duration::MAX)
+    }
+
+    /// Returns the remaining time, but no more than `most`: for a step that looks again after that.
+    #[inline]
+    pub fn remaining_within(self, most: Duration) -> Duration {
+        self.remaining().map_or(most, |left| left.min(most))
+    }
+
+    /// Returns whether the deadline has passed.
+    #[inline]
+    pub fn is_over(self) -> bool {
+        self.end.is_some_and(|end| end <= Instant::now())
+    }
+
+    /// Returns the earlier one of two deadlines.
+    #[inline]
+    pub fn min(self, other: Self) -> Self {
+        match (self.end, other.end) {
+            (Some(end), Some(others)) => Self::at(end.min(others)),
+            _ => Self {
+                end: self.end.or(other.end),
+            },
+        }
+    }
+
+    /// Returns the deadline moved by `time` into the future.
+    #[inline]
+    pub fn postponed(self, time: Duration) -> Self {
+        Self {
+            end: self.end.and_then(|end| end.checked_add(time)),
+        }
+    }
+
+    /// Sleeps for `pause`, but not past the deadline. Returns whether time remains.
+    pub fn sleep(self, pause: Duration) -> bool {
+        thread::sleep(self.remaining_within(pause));
+        !self.is_over()
+    }
+}
+
+impl From<Duration> for Deadline {
+    fn from(timeout: Duration) -> Self {
+        Self::after(timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_timeouts_never_expire() {
+        for timeout in [Duration::MAX, Duration::from_secs(u64::MAX)] {
+            let deadline = Deadline::after(timeout);
+            assert_eq!(deadline, Deadline::NEVER);
+            assert_eq!((deadline.remaining(), deadline.is_over()), (None, false));
+            assert_eq!(deadline.postponed(Duration::MAX), Deadline::NEVER);
+        }
+        let soon = Deadline::after(Duration::from_secs(1));
+        assert_eq!(soon.postponed(Duration::MAX), Deadline::NEVER);
+        assert_eq!(Deadline::after_optional(None), Deadline::NEVER);
+    }
+
+    #[test]
+    fn an_expired_deadline_has_no_time_left() {
+        let now = Deadline::now();
+        assert_eq!(
+            (now.remaining(), now.is_over()),
+            (Some(Duration::ZERO), true)
+        );
+        assert!(!now.sleep(Duration::MAX));
+        assert_eq!(now.remaining_within(Duration::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_earlier_one_wins() {
+        let (now, never) = (Deadline::now(), Deadline::NEVER);
+        let later = now.postponed(Duration::from_secs(1));
+        assert_eq!((now.min(later), later.min(now)), (now, now));
+        assert_eq!((never.min(later), later.min(never)), (later, later));
+        assert_eq!(never.min(never), never);
+        assert_eq!(never.remaining_within(Duration::ZERO), Duration::ZERO);
+    }
+}
