@@ -4,9 +4,11 @@
 use crate::array::{Array, Dtype, Layout, Ready, Signal};
 use crate::context::{Context, default_context};
 use crate::error::{Failure, Result};
+use crate::event::leave_events_open;
 use crate::handle::EventHandle;
 use crate::interrupt::{self, detached_for};
 use crate::memory::{Memory, SharedMemory};
+use crosshandle::adapter_support::PerProcess;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
@@ -275,11 +277,12 @@ fn add<'py>(
 
 /// The default contexts of devices, as they were asked for.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
-static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
 
-/// Forgets which contexts are the default ones, so that they can end.
+/// Forgets which contexts are the default ones, so that they can end: the interpreter is about to.
 #[pyfunction]
 pub(crate) fn forget_contexts() {
+    leave_events_open();
     let known = std::mem::take(&mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
     drop(known);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any, Union, overload
@@ -55,6 +56,22 @@ def default_context(device: Any = "host") -> Context:
         return context
 
 
+# What a forked child must not use, nor drop: threads of its parent may hold locks of it.
+_inherited: list[Any] = []
+
+
+def _start_again() -> None:
+    """Runs in a forked child, which makes contexts of its own."""
+    global _lock
+    _inherited.append((dict(_contexts), dict(_by_uuid)))
+    _contexts.clear()
+    _by_uuid.clear()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_again)
+
+
 def trim() -> None:
     """Gives freed memory that the default contexts keep for reuse back to the system.
 
@@ -104,10 +121,10 @@ class Bundle:
         self._arrays: Sequence[Array] | None = arrays
         # The memory that a long bundle's table is in.
         self._table = table
-        # How the arrays are arranged, of a bundle that came from another process and has them open.
-        self._structure: str | None = None
         # The event that says when the bytes are there.
         self._event: Event | None = None
+        # How the arrays are arranged, in a bundle that this process has received: they are open already.
+        self._structure: str | None = None
 
     def __bytes__(self) -> bytes:
         if self._arrays is None:
@@ -189,8 +206,8 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     `copy=True` copies it. The bundle keeps the arrays' memory from reuse until it is released, and those who have
     opened it do after that.
 
-    `event`: its latest signal says when the bytes are there. Whatever takes the opened arrays waits for it. Without
-    `event`, an array that was opened with one keeps it, and so do its views.
+    `event`: its latest signal says when the bytes are there, or its first one if there is none yet. Whatever takes
+    the opened arrays waits for it. Without `event`, an array that was opened with one keeps it, and so do its views.
     Memory that was opened and that no process can open any more is refused; `copy=True` copies it.
     Who opens the bundle of `read_only=True` can read only; arrays of JAX and tables are always shared so.
 
@@ -202,7 +219,7 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     leaves = _trees.Leaves(tree, copy)
     structure = _trees.arrange(tree, leaves)
     arrays = _arrays(leaves, copy)
-    ready = None if event is None else (event.handle(), event.submitted)
+    ready = None if event is None else (event.handle(), max(event.submitted, 1))
     data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
     bundle = Bundle(data, leaves.owned(), arrays, table)
     bundle._event = event
@@ -258,10 +275,10 @@ def open(
     # Bytes are asked for first: they come over and over.
     if type(data) is builtins.bytes and data.startswith(b"xhb"):
         return _open_bundle(data, context, writable, timeout)
-    if isinstance(data, Bundle) and data._structure is not None and data._arrays is not None and writable:
-        # They are open, and their maker may have freed them.
-        return _trees.rearrange(data._structure, list(data._arrays))
     if isinstance(data, Bundle):
+        if data._structure is not None and data._arrays is not None and context is None and writable:
+            # The sender may have freed its own by now.
+            return _trees.rearrange(data._structure, list(data._arrays))
         # Until its memory is open, a bundle keeps it.
         return _open_bundle(bytes(data), context, writable, timeout)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
