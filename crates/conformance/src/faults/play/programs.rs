@@ -35,6 +35,8 @@ const RECOVERY: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 /// Cases of the fixed sample.
 const SAMPLE: usize = 200;
+/// The longest time of the fixed sample, however many cases are left.
+const SAMPLE_LIMIT: Duration = Duration::from_secs(40);
 
 /// What happens to the victim before a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -650,7 +652,9 @@ pub(crate) fn run(request: &Request<'_>) -> Result<bool, Failure> {
     let (began, next) = (Instant::now(), AtomicUsize::new(0));
     let (failed, missed) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
     let is_broken = AtomicBool::new(false);
-    let is_over = || request.limit.is_some_and(|limit| began.elapsed() > limit);
+    let limit = request.limit;
+    let limit = limit.or(request.is_sample.then_some(SAMPLE_LIMIT));
+    let is_over = || limit.is_some_and(|limit| began.elapsed() > limit);
     thread::scope(|scope| {
         for _ in 0..request.jobs {
             scope.spawn(|| {
