@@ -107,8 +107,6 @@ def test_trees_come_back_as_they_were() -> None:
     opened: Any = crosshandle.open(crosshandle.share(tree))
     assert list(opened) == ["a", "b", "c", ""] and opened["c"] == {} and opened["b"][1][1] == []
     assert opened["b"][1][0].shape == (2, 2) and isinstance(opened["b"][1], tuple)
-    with pytest.raises(TypeError, match="strings, not int"):
-        crosshandle.share({1: make(1)})
     deep: Any = make(1)
     for _ in range(200):
         deep = [deep]
@@ -122,8 +120,6 @@ def test_memory_of_others_is_copied_or_refused() -> None:
         crosshandle.share(foreign)
     opened: Any = crosshandle.open(crosshandle.share([foreign, b"abc", memoryview(b"xyz")], copy=True))
     assert np.array_equal(opened[0].numpy(), foreign) and bytes(opened[1]) == b"abc" and bytes(opened[2]) == b"xyz"
-    with pytest.raises(TypeError, match="str"):
-        crosshandle.share("text", copy=True)
     with pytest.raises(TypeError, match="handle"):
         crosshandle.share(crosshandle.Context().event())
     with pytest.raises(TypeError, match="objects of this process"):

@@ -224,7 +224,7 @@ def test_types_that_numpy_lacks_cross(dtype: str) -> None:
 
 def test_gaps_are_copied_away() -> None:
     numbers = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
-    for view in (numbers[:, ::2], numbers.T, numbers[..., ::-1], numbers[1, 2, 3, 4], numbers[:0], numbers[:, None]):
+    for view in (numbers[:, ::2], numbers.T, numbers[..., ::-1], numbers[1, 2, 3, 4:].reshape(()), numbers[:0], numbers[:, None]):
         opened: Any = crosshandle.open(crosshandle.share(view, copy=True))
         assert np.array_equal(opened.numpy(), view) and opened.shape == view.shape
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,16 @@ def misaligned() -> Any:
 @pytest.mark.parametrize(
     ("value", "kind", "text"),
     [
-        (3, TypeError, "int is no array that can be shared"),
+        (print, TypeError, "builtin_function_or_method is no array that can be shared"),
+        (..., TypeError, "ellipsis is no array"),
         (np.array(["a"], object), TypeError, "objects of this process"),
         (np.array([object()]), TypeError, "cannot be shared"),
         (np.ones(3), ValueError, "^pass copy=True .* or make it with crosshandle.empty"),
         (np.ones(3, ">f4"), TypeError, "byte order of other machines: share array.astype"),
         (np.ma.masked_array([1, 2], [False, True]), TypeError, "share its data and its mask"),
-        ({1: np.ones(3)}, TypeError, "keys of a shared dict are strings"),
+        ({Path(): 1}, TypeError, "a dict with a key of type pathlib.PosixPath: keys are strings, numbers"),
     ],
-    ids=["a number", "texts", "objects", "private memory", "swapped bytes", "a mask", "a number as a key"],
+    ids=["a function", "an ellipsis", "texts", "objects", "private memory", "swapped bytes", "a mask", "a path as a key"],
 )
 def test_what_is_shared(value: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):

@@ -56,6 +56,7 @@ from ._errors import (
 )
 from ._creating import asarray, devices, empty, event, full, ones, zeros
 from ._crosshandle import __version__
+from ._frames import Frame
 from ._paths import command, ur_adapter
 from ._pending import Limits, Pending, Pickled, pending, pending_limits, pickled, release_pending
 from ._sharing import Bundle, default_context, open, share
@@ -74,6 +75,7 @@ __all__ = [
     "Event",
     "EventHandle",
     "ExporterGoneError",
+    "Frame",
     "InvalidArgumentError",
     "InvalidHandleError",
     "LimitReachedError",

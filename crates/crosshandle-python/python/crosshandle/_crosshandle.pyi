@@ -158,6 +158,8 @@ class Array:
     @property
     def _is_lent(self) -> bool:
         """Whether it is in memory that is lent, with what its library keeps the bytes by."""
+    def _as_read_only(self) -> Array:
+        """Returns the same array for reading only."""
     @property
     def event(self) -> Event | None:
         """The event that says that the bytes are there, if the bundle had one."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import json
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from collections.abc import Sequence
+from typing import Any, Union, overload
 
 from . import _crosshandle as _rust
+from . import _trees
 from ._crosshandle import (
     Array,
     Context,
@@ -103,6 +103,18 @@ class Bundle:
             raise ValueError("this bundle was released")
         return self._data
 
+    def to_bytes(self) -> bytes:
+        """The bytes to send, which are `bytes(bundle)`.
+
+        >>> array = crosshandle.zeros(3)
+        >>> crosshandle.open(crosshandle.share(array).to_bytes()).shape
+        (3,)
+        """
+        return bytes(self)
+
+    def __len__(self) -> int:
+        return len(bytes(self))
+
     def release(self) -> None:
         """Lets go of the arrays."""
         self._arrays = self._table = self._event = None
@@ -165,7 +177,11 @@ def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[An
 
 
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
-    """Packs an array, or a tree of lists, tuples and dicts of arrays, for other processes.
+    """Packs an array, a table, or a tree of these, for other processes.
+
+    A tree is made of lists, tuples, dicts, named tuples and dataclasses. Its leaves are arrays, tables, `None`, numbers,
+    strings and bytes. A table is a DataFrame or Series of pandas or Polars, a table, record batch or array of Arrow, or an
+    array or dataset of xarray. It opens as a `Frame`.
 
     An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__`,
     `__sycl_usm_array_interface__` or `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in
@@ -175,14 +191,19 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     opened it do after that.
 
     `event`: its latest signal says when the bytes are there. Whatever takes the opened arrays waits for it.
-    Who opens the bundle of `read_only=True` can read only; arrays of JAX are always shared so.
+    Who opens the bundle of `read_only=True` can read only; arrays of JAX and tables are always shared so.
+
+    >>> array = crosshandle.zeros(3)
+    >>> data = bytes(crosshandle.share({"weights": array, "step": 7}))
+    >>> crosshandle.open(data)["step"]
+    7
     """
-    leaves: list[Any] = []
-    structure = json.dumps(_arrange(tree, leaves), separators=(",", ":"))
+    leaves = _trees.Leaves(tree, copy)
+    structure = _trees.arrange(tree, leaves)
     arrays = _arrays(leaves, copy)
     ready = None if event is None else (event.handle(), event.submitted)
     data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
-    bundle = Bundle(data, leaves, arrays, table)
+    bundle = Bundle(data, leaves.owned(), arrays, table)
     bundle._event = event
     return bundle
 
@@ -200,12 +221,22 @@ def open_read_only(data: bytes) -> Any:
     return open(data, writable=False)
 
 
+@overload
+def open(data: EventHandle, *, context: Context | None = None, writable: bool = True) -> Event: ...
+@overload
+def open(data: MemoryHandle, *, context: Context | None = None, writable: bool = True) -> Memory: ...
+@overload
+def open(data: PhysicalMemoryHandle, *, context: Context | None = None, writable: bool = True) -> PhysicalMemory: ...
+@overload
+def open(
+    data: Bundle | bytes | bytearray | memoryview | str, *, context: Context | None = None, writable: bool = True
+) -> Any: ...
 def open(data: Any, *, context: Context | None = None, writable: bool = True) -> Any:
     """Opens what another process has sent: a bundle's bytes or a handle, as bytes or text. A text that is no handle's is
     the name of a model that a holder has: it is opened as `crosshandle.store.open` does.
 
-    Returns what was shared: an array or a tree of arrays, memory, physical memory, or an event. Each is opened in
-    `context`, or in the default context of its device. What is read-only opens so that it can be read only;
+    Returns what was shared: an array or a tree of arrays, a `Frame` of a table, memory, physical memory, or an event. Each
+    is opened in `context`, or in the default context of its device. What is read-only opens so that it can be read only;
     `writable=False` opens everything so.
     """
     # Bytes are asked for first: they come over and over.
@@ -236,71 +267,14 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
 
 def _open_bundle(data: bytes, context: Context | None, writable: bool) -> Any:
     structure, arrays = _rust.unpack(context, data, writable=writable)
-    if structure == "null" and len(arrays) == 1:
-        return arrays[0]
-    rest = iter(arrays)
-    try:
-        tree = _rearrange(_parse(structure), rest, 0)
-    except StopIteration:
-        raise ValueError("the bundle has fewer arrays than places for them") from None
-    if next(rest, None) is not None:
-        raise ValueError("the bundle has more arrays than places for them")
-    return tree
-
-
-# The structure of a bundle is JSON: null is an array, a list is a list, {"t": […]} is a tuple, and {"d": {…}} is a dict.
-
-_MAX_DEPTH = 100
-
-
-def _arrange(tree: Any, leaves: list[Any], depth: int = 0) -> Any:
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"the tree is deeper than {_MAX_DEPTH}")
-    if isinstance(tree, tuple):
-        return {"t": [_arrange(part, leaves, depth + 1) for part in tree]}
-    if isinstance(tree, list):
-        return [_arrange(part, leaves, depth + 1) for part in tree]
-    if isinstance(tree, Mapping):
-        for key in tree:
-            if not isinstance(key, str):
-                raise TypeError(f"keys of a shared dict are strings, not {type(key).__name__}")
-        return {"d": {key: _arrange(part, leaves, depth + 1) for key, part in tree.items()}}
-    leaves.append(tree)
-    return None
+    return _trees.rearrange(structure, arrays)
 
 
 # What is not an array that could be shared, but something that travels by itself.
 _OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 
 
-def _parse(structure: str) -> Any:
-    try:
-        return json.loads(structure)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the bundle's structure is none: {error}") from None
-
-
-def _rearrange(structure: Any, arrays: Any, depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"the bundle's tree is deeper than {_MAX_DEPTH}")
-    if structure is None:
-        return next(arrays)
-    # Most parts are arrays, which need no call.
-    if isinstance(structure, list):
-        return [next(arrays) if part is None else _rearrange(part, arrays, depth + 1) for part in structure]
-    if isinstance(structure, dict) and len(structure) == 1:
-        (kind, parts), = structure.items()
-        if kind == "t" and isinstance(parts, list):
-            return tuple([next(arrays) if part is None else _rearrange(part, arrays, depth + 1) for part in parts])
-        if kind == "d" and isinstance(parts, dict):
-            return {
-                key: next(arrays) if part is None else _rearrange(part, arrays, depth + 1)
-                for key, part in parts.items()
-            }
-    raise ValueError("the bundle's structure has a part that is neither array, list, tuple nor dict")
-
-
-def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
+def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
     """The arrays of shared memory that a tree's leaves are, or are copied to."""
     arrays: list[Array | None] = [None] * len(leaves)
     foreign: dict[str, list[int]] = {}
@@ -311,9 +285,13 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
         elif isinstance(leaf, Memory):
             arrays[place] = leaf.array()
         elif isinstance(leaf, _OWN):
-            raise TypeError("events, handles and physical memory travel by themselves: send bytes(event.handle())")
+            own = TypeError("events, handles and physical memory travel by themselves: send bytes(event.handle())")
+            raise leaves.refused(place, own)
         else:
-            found = described[place] = _rust.describe(leaf)
+            try:
+                found = described[place] = _rust.describe(leaf)
+            except (TypeError, ValueError) as error:
+                raise leaves.refused(place, error) from None
             foreign.setdefault(found.device, []).append(place)
     for device, places in foreign.items():
         group = [described[place] for place in places]
@@ -323,10 +301,11 @@ def _arrays(leaves: list[Any], copy: bool) -> list[Array]:
             elif copy:
                 arrays[place] = _copy(leaves[place], described[place], context)
             elif device == "host" and isinstance(adopted, UnsupportedError):
-                raise ValueError(
+                reason = ValueError(
                     "pass copy=True to share a copy of this array, or make it with crosshandle.empty or "
                     "crosshandle.asarray: it lies in memory that no other process can reach"
                 )
+                raise leaves.refused(place, reason)
             else:
                 remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
                 raise ValueError(

@@ -272,6 +272,13 @@ impl Array {
         self.memory.is_lent()
     }
 
+    /// Returns the same array for reading only.
+    fn _as_read_only(&self, py: Python<'_>) -> PyResult<Self> {
+        let mut array = self.with_layout(py, self.layout.clone())?;
+        array.read_only = true;
+        Ok(array)
+    }
+
     /// The name of the device that the bytes are on, such as `cuda:0`.
     #[getter]
     fn device(&self) -> String {
