@@ -8,7 +8,9 @@
 mod common;
 
 use common::{Directory, Parent, Process, context, is};
-use crosshandle::{Access, Command, Context, Error, Event, MemoryHandle, Result, report};
+use crosshandle::{
+    Access, Command, Context, Error, Event, EventHandle, MemoryHandle, Result, report,
+};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -38,7 +40,12 @@ fn fresh(directory: &Directory) -> Context {
 }
 
 /// Calls a function by its name. It cannot succeed before the exporter goes on.
-fn call(name: &str, directory: &Directory, memory: &MemoryHandle, event: &Event) -> Result<()> {
+fn call(
+    name: &str,
+    directory: &Directory,
+    memory: &MemoryHandle,
+    (event, handle): &(Event, EventHandle),
+) -> Result<()> {
     let timed_out = || Error::TimedOut("asking exporters");
     match name {
         "wait_timeout" => {
@@ -47,6 +54,12 @@ fn call(name: &str, directory: &Directory, memory: &MemoryHandle, event: &Event)
             let (queue, own) = (context.create_queue()?, context.create_event()?);
             queue.submit(Command::barrier().after_value(event, 1).signal(&own))?;
             own.wait_timeout(TIMEOUT)
+        }
+        "wait_submitted_timeout" => {
+            let context = fresh(directory);
+            let (queue, own) = (context.create_queue()?, context.create_event()?);
+            queue.submit(Command::barrier().after_value(event, 1).signal(&own))?;
+            own.wait_submitted_timeout(TIMEOUT)
         }
         "wait_value_timeout" => event.wait_value_timeout(1, TIMEOUT),
         "wait_all" => {
@@ -84,8 +97,7 @@ fn call(name: &str, directory: &Directory, memory: &MemoryHandle, event: &Event)
                 .map(drop)
         }
         "open_event_timeout" => {
-            let handle = event.handle()?;
-            let opened = fresh(directory).open_event_timeout(&handle, TIMEOUT);
+            let opened = fresh(directory).open_event_timeout(handle, TIMEOUT);
             opened.map(drop)
         }
         "exchange_timeout" => {
@@ -128,8 +140,9 @@ fn no_call_waits_longer_for_a_stopped_exporter() {
     let test = "no_call_waits_longer_for_a_stopped_exporter";
     let mut exporter = Process::start(test, EXPORTER, &directory);
     let memory: MemoryHandle = exporter.hear().parse().expect("a handle");
-    let event = exporter.hear().parse().expect("a handle");
-    let event = fresh(&directory).open_event(&event).expect("open");
+    let handle: EventHandle = exporter.hear().parse().expect("a handle");
+    let event = fresh(&directory).open_event(&handle).expect("open");
+    let event = (event, handle);
     exporter.stop();
 
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
