@@ -4,7 +4,7 @@
 use crate::array::{Array, Dtype, Layout};
 use crate::context::{Context, default_context};
 use crate::error::Result;
-use crate::event::Event;
+use crate::event::{Event, leave_events_open};
 use crate::handle::EventHandle;
 use crate::interrupt::{self, detached_for};
 use crate::memory::{Memory, SharedMemory};
@@ -179,9 +179,10 @@ fn add<'py>(
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
 static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
 
-/// Forgets which contexts are the default ones, so that they can end.
+/// Forgets which contexts are the default ones, so that they can end: the interpreter is about to.
 #[pyfunction]
 pub(crate) fn forget_contexts() {
+    leave_events_open();
     let known = std::mem::take(&mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
     drop(known);
 }

@@ -199,7 +199,8 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     `copy=True` copies it. The bundle keeps the arrays' memory from reuse until it is released, and those who have
     opened it do after that.
 
-    `event`: its latest signal says when the bytes are there. Whatever takes the opened arrays waits for it.
+    `event`: its latest signal says when the bytes are there, or its first one if there is none yet. Whatever takes
+    the opened arrays waits for it.
     Who opens the bundle of `read_only=True` can read only; arrays of JAX and tables are always shared so.
 
     >>> array = crosshandle.zeros(3)
@@ -210,7 +211,7 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     leaves = _trees.Leaves(tree, copy)
     structure = _trees.arrange(tree, leaves)
     arrays = _arrays(leaves, copy)
-    ready = None if event is None else (event.handle(), event.submitted)
+    ready = None if event is None else (event.handle(), max(event.submitted, 1))
     data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
     bundle = Bundle(data, leaves.owned(), arrays, table)
     bundle._event = event

@@ -2,6 +2,7 @@
 //! a dead one had open.
 
 mod answers;
+mod deaths;
 mod hand_over;
 mod importers;
 mod reclaim;
@@ -48,6 +49,8 @@ pub(crate) struct Exporter {
     /// under the lock on the records.
     has_retired: AtomicBool,
     importers: Mutex<Importers>,
+    /// Whether an importer ended while it had an event open: nothing is looked for before that.
+    has_bereaved: AtomicBool,
     /// Counts opens by this process itself.
     own_ledger: OnceLock<Arc<Ledger>>,
     /// Whether memory that importers have open is kept beyond the context's end, because the driver
@@ -106,6 +109,7 @@ impl Exporter {
                 by_owner: HashMap::default(),
                 latest: Owner::EXPORTER.get(),
             }),
+            has_bereaved: AtomicBool::new(false),
             own_ledger: OnceLock::new(),
             defers_reclaim,
             ends_with_it: OnceLock::new(),

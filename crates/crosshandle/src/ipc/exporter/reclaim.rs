@@ -67,6 +67,9 @@ impl Exporter {
             records.free.push(record.index);
         } else if !records.is_closed {
             let index = record.index;
+            if memory.is_none() {
+                self.mark_if_alone(index);
+            }
             records.retired.extend(keep.take().map(|keep| Retired {
                 index,
                 segment,
@@ -164,6 +167,9 @@ impl Exporter {
                 break;
             };
             if self.is_open(retired.index, retired.segment) {
+                if retired.memory.is_none() {
+                    self.mark_if_alone(retired.index);
+                }
                 records.retired.push_back(retired);
             } else {
                 self.end_use(retired.index);

@@ -254,7 +254,7 @@ impl Client {
                 return self.answer(sent, serial);
             }
             Request::Arena(credential) => {
-                let arena = self.with_exports(|exports, _| exports.arena(&credential));
+                let arena = self.with_exports(|exports, owner| exports.arena(owner, &credential));
                 let sent = arena.map(|files| Answer::new(Reply::Sent, files));
                 return self.answer(sent, serial);
             }
