@@ -150,6 +150,14 @@ pub(crate) const TOP_KEY_INTERVAL: Duration = Duration::from_millis(50);
 /// Halved, an idle process wakes more often; doubled, neighbours that come meanwhile are refused for longer.
 pub(crate) const LINK_LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Time that a successor of an upgraded program has to take everything over. Halved: a busy machine looks like a
+/// program that does not follow the holder. Doubled: a program that does not is told of later.
+pub(crate) const UPGRADE_TIME: Duration = Duration::from_secs(30);
+
+/// Time between looks at a holder that is upgraded. Halved: twice the questions. Doubled: the command ends that much
+/// later.
+pub(crate) const UPGRADE_LOOK: Duration = Duration::from_millis(20);
+
 /// Bytes of the stack of the thread that runs a command. Halved: unoptimized builds may overflow it. Doubled: nothing,
 /// since pages that are not touched take no memory.
 pub(crate) const COMMAND_STACK_BYTES: usize = 8 << 20;

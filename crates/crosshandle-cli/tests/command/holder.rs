@@ -7,6 +7,7 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -463,4 +464,106 @@ fn a_fence_ends_an_epoch() {
     assert_eq!(forced.text(), expected);
     lease.end().expect_err("it has another writer by now");
     sandbox.run(["fence", "absent"]).expect(1);
+}
+
+/// Closing a terminal sends SIGHUP to the processes of its session.
+#[test]
+fn a_closed_terminal_ends_no_holder() {
+    let sandbox = Sandbox::new();
+    let mut first = sandbox.start(["hold"]);
+    let began = first.stderr.line();
+    assert!(began.contains("holds in"), "{began}");
+    let pair = Pair {
+        sandbox: &sandbox,
+        _first: first,
+    };
+    let (holder, successor) = pair.await_safe();
+    let session = |pid: u32| {
+        let pid = Pid::from_raw(pid.try_into().expect("a process"));
+        rustix::process::getsid(pid)
+            .expect("it lives")
+            .as_raw_nonzero()
+            .get() as u32
+    };
+    assert_eq!(session(successor), successor, "a session of its own");
+    assert_ne!(session(holder), successor);
+    let file = sandbox.file("bytes", &contents(5000));
+    sandbox
+        .run(["share", text(&file), "--name", "bytes"])
+        .expect(0);
+    for pid in [holder, successor] {
+        let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
+        kill_process(pid, Signal::HUP).expect("it lives");
+    }
+    assert_eq!(pair.await_safe(), (holder, successor));
+    kill(holder);
+    let listed = sandbox.run(["ls"]).expect(0);
+    assert!(listed.text().contains("bytes"), "{}", listed.text());
+}
+
+#[test]
+fn a_detached_holder_outlives_its_command() {
+    let sandbox = Sandbox::new();
+    let detached = sandbox.run(["hold", "--detach"]).expect(0);
+    let words: Vec<_> = detached.text().split(' ').collect();
+    let pid: u32 = words[1].parse().expect("a process");
+    // Another one in its place says why not.
+    let second = sandbox.run(["hold", "--detach"]).expect(1);
+    let begin = Instant::now();
+    let mut checked = sandbox.run(["hold", "--check"]);
+    while checked.code() != Some(0) {
+        assert!(begin.elapsed() < STEP_TIMEOUT, "{}", checked.stderr);
+        checked = sandbox.run(["hold", "--check"]);
+    }
+    let expected = format!("process {pid} holds");
+    assert!(checked.text().starts_with(&expected), "{}", checked.text());
+    sandbox.run(["hold", "--stop"]).expect(0);
+    assert!(second.stderr.contains("already"), "{}", second.stderr);
+}
+
+#[test]
+fn the_installed_program_takes_over() {
+    let sandbox = Sandbox::new();
+    let program = sandbox.path("crosshandle");
+    let install = || {
+        let new = sandbox.path("crosshandle.new");
+        fs::copy(env!("CARGO_BIN_EXE_crosshandle"), &new).expect("copied");
+        fs::rename(&new, &program).expect("installed");
+    };
+    let running = |pid: u32| {
+        fs::metadata(format!("/proc/{pid}/exe"))
+            .expect("a program")
+            .ino()
+    };
+    install();
+    let mut command = std::process::Command::new(&program);
+    command
+        .arg("hold")
+        .env("CROSSHANDLE_SOCKET_DIR", sandbox.sockets());
+    let pair = Pair {
+        sandbox: &sandbox,
+        _first: Running::start(command),
+    };
+    let file = sandbox.file("bytes", &contents(5000));
+    let (before, _) = pair.await_safe();
+    sandbox
+        .run(["share", text(&file), "--name", "bytes"])
+        .expect(0);
+    let old = running(before);
+    install();
+    let upgraded = sandbox.run(["hold", "--upgrade"]).expect(0);
+    assert!(
+        upgraded.text().contains("in place of"),
+        "{}",
+        upgraded.text()
+    );
+    let (holder, successor) = pair.await_safe();
+    let installed = fs::metadata(&program).expect("it is there").ino();
+    assert_ne!(old, installed);
+    assert_eq!(
+        (running(holder), running(successor)),
+        (installed, installed)
+    );
+    let listed = sandbox.run(["ls"]).expect(0);
+    assert!(listed.text().contains("bytes"), "{}", listed.text());
 }

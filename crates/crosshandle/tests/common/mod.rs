@@ -60,6 +60,14 @@ impl Directory {
         directory
     }
 
+    /// One that another value removes.
+    pub(crate) fn of(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            is_ours: false,
+        }
+    }
+
     /// The one that the parent made.
     pub(crate) fn inherited() -> Self {
         let path = std::env::var_os(crosshandle::SOCKET_DIR_VARIABLE).expect("a directory");

@@ -7,53 +7,72 @@ mod common;
 
 mod deaths;
 mod fences;
+mod floods;
 mod names;
 mod place;
 mod recovery;
 mod roles;
+mod safety;
 mod simulated;
 mod strangers;
 
 use common::{DEADLINE, Directory, Parent, Process, is};
 use crosshandle::holder::{self, HeldName, Holder, ServeOptions, Status};
-use crosshandle::{Context, Memory, MemoryHandle};
+use crosshandle::{Context, Memory, MemoryHandle, PeerPolicy};
 use place::Place;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
 const HOLDER: &str = "holder";
+const HOLDER_OF_USERS: &str = "holder-of-users";
 const SUCCESSOR: &str = "successor";
+const SUCCESSOR_OF_USERS: &str = "successor-of-users";
+const FOREIGN_MAKER: &str = "foreign-maker";
+const FLOODER: &str = "flooder";
 const MAKER: &str = "maker";
 const READER: &str = "reader";
 const WRITER: &str = "writer";
 
+/// A user whom the holders of [`HOLDER_OF_USERS`] admit, and who is not this one.
+const STRANGER: u32 = 61_234;
+
 /// Runs the part of a second process, if this is one. All tests have the same.
 fn role() -> bool {
-    if is(HOLDER) {
+    if is(HOLDER) || is(HOLDER_OF_USERS) {
+        let has_users = is(HOLDER_OF_USERS);
         let directory = Directory::inherited();
         let mut parent = Parent::new();
         let program = std::env::current_exe().expect("this program");
         let test = std::env::args().nth(1).expect("the test's name");
+        let successor = match has_users {
+            true => SUCCESSOR_OF_USERS,
+            false => SUCCESSOR,
+        };
         let arguments = [
-            "CROSSHANDLE_TEST_ROLE=successor".into(),
+            format!("CROSSHANDLE_TEST_ROLE={successor}").into(),
             program.into_os_string(),
             test.into(),
             "--exact".into(),
             "--nocapture".into(),
             "--test-threads=1".into(),
         ];
-        let options = ServeOptions::new()
+        let options = options_for(has_users)
             .socket_dir(directory.path())
             .successor("/usr/bin/env", arguments);
         holder::serve(options, || parent.say("ready")).expect("it held");
-    } else if is(SUCCESSOR) {
+    } else if is(SUCCESSOR) || is(SUCCESSOR_OF_USERS) {
         let program = std::env::current_exe().expect("this program");
         let arguments = std::env::args_os().skip(1);
-        let options = ServeOptions::new().successor(program, arguments);
+        let options = options_for(is(SUCCESSOR_OF_USERS)).successor(program, arguments);
         holder::serve_as_successor(options, || ()).expect("it succeeded");
     } else if is(MAKER) {
         roles::make();
+    } else if is(FOREIGN_MAKER) {
+        floods::become_stranger();
+        roles::make();
+    } else if is(FLOODER) {
+        floods::flood();
     } else if is(READER) {
         roles::read();
     } else if is(WRITER) {
@@ -62,6 +81,13 @@ fn role() -> bool {
         return false;
     }
     true
+}
+
+fn options_for(has_users: bool) -> ServeOptions {
+    match has_users {
+        true => ServeOptions::new().peers(PeerPolicy::Users(vec![STRANGER])),
+        false => ServeOptions::new(),
+    }
 }
 
 /// Bytes that follow from a number.
@@ -137,7 +163,11 @@ impl Pair {
     }
 
     fn start_by(by: &[&str], test: &str, directory: &Directory) -> Self {
-        let mut first = Process::start_by(by, test, HOLDER, directory);
+        Self::of(Process::start_by(by, test, HOLDER, directory), directory)
+    }
+
+    /// A pair that a process has begun.
+    fn of(mut first: Process, directory: &Directory) -> Self {
         assert_eq!(first.hear(), "ready");
         let holder = holder_of(directory);
         let pair = Self { first, holder };

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::time::Instant;
 
 /// Kills a holder and its successor, so that neither can start another one.
-fn kill_both(pair: &Pair) {
+pub(crate) fn kill_both(pair: &Pair) {
     let status = pair.await_safe();
     let signal = |pid: u32, signal| {
         let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
@@ -35,14 +35,14 @@ fn kill_both(pair: &Pair) {
 }
 
 /// Starts the next holder in the directory, after both before were killed.
-fn restart(test: &str, directory: &Directory, pair: &mut Pair) {
+pub(crate) fn restart(test: &str, directory: &Directory, pair: &mut Pair) {
     pair.first = Process::start(test, HOLDER, directory);
     assert_eq!(pair.first.hear(), "ready");
     pair.await_safe();
 }
 
 /// Waits until a name is back.
-fn await_back(holder: &Holder, name: &str) -> HeldName {
+pub(crate) fn await_back(holder: &Holder, name: &str) -> HeldName {
     let begin = Instant::now();
     loop {
         match holder.open(name) {

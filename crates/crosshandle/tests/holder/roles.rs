@@ -138,7 +138,8 @@ pub(crate) fn write() {
     }
 }
 
-/// Opens and checks memory, as it is told: `open HANDLE SEED`, `check`, `names`, `keep NAME`, `offer`, `forget`.
+/// Opens and checks memory, as it is told: `open HANDLE SEED`, `check`, `names`, `keep NAME`, `await NAME VERSION`,
+/// `offer`, `forget`.
 pub(crate) fn read() {
     let directory = Directory::inherited();
     let mut parent = Parent::new();
@@ -167,6 +168,15 @@ pub(crate) fn read() {
                     open_held(&place, &held).expect("opened"),
                 ));
                 parent.say("kept");
+            }
+            "await" => {
+                let version = words[2].parse().expect("a number");
+                parent.say("waits");
+                let holder = holder_of(&directory);
+                match holder.await_version(words[1], version, crate::DEADLINE) {
+                    Ok(held) => parent.say(format_args!("version {}", held.version)),
+                    Err(error) => parent.say(format_args!("refused {error}")),
+                }
             }
             "offer" => {
                 let backup = backups.last().expect("one is kept");

@@ -1,22 +1,33 @@
 //! `crosshandle hold`, and the successor that it starts.
 
-use crate::failure::{ErrorContext as _, Result};
+use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::output;
+use crate::output::log::{self, Level};
 use crate::settings::Settings;
+use crate::tuning::{UPGRADE_LOOK, UPGRADE_TIME};
 use crosshandle::PeerPolicy;
-use crosshandle::holder::{self, Holder, ServeOptions};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use crosshandle::holder::{self, Holder, LogLevel, ServeOptions, Status};
+use rustix::fs::FileType;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 pub(crate) const AFTER_HELP: &str = "\
-Runs until SIGINT or SIGTERM, and then lets go of everything; who has something open keeps it. A second \
-process, the successor, has all that is held too. If this one is killed, the successor goes on within \
-milliseconds, under the same names, and starts a successor of its own.
+Runs until SIGINT or SIGTERM, and then lets go of everything; who has something open keeps it. SIGHUP is \
+ignored, so closing the terminal ends nothing. A second process, the successor, has all that is held too. If \
+this one is killed, the successor goes on within milliseconds, under the same names, and starts a successor of \
+its own. Each process says in one line on standard error that it holds, and warns of what is not safe.
 
 Programs hand memory over with `crosshandle load`, `crosshandle share --name`, or the libraries. \
 `crosshandle ls` lists what is held.
@@ -34,9 +45,18 @@ pub(crate) struct Args {
     /// Hold alone: what is held ends with this process
     #[arg(long, conflicts_with = "stop")]
     no_successor: bool,
+    /// Hold in the background, and return once programs can ask
+    #[arg(long, conflicts_with_all = ["stop", "check"])]
+    detach: bool,
+    /// What `--detach` starts
+    #[arg(long, hide = true, conflicts_with_all = ["stop", "check", "detach"])]
+    detached: bool,
     /// End the holder that runs, and its successor
     #[arg(long)]
     stop: bool,
+    /// Have the program that is installed now take over from the holder that runs
+    #[arg(long, conflicts_with_all = ["stop", "check", "detach", "no_successor"])]
+    upgrade: bool,
     /// Say how the holder that runs is, and fail unless it has a successor which has everything
     #[arg(long, conflicts_with_all = ["stop", "no_successor"])]
     check: bool,
@@ -46,6 +66,9 @@ pub(crate) struct Args {
 pub(crate) struct SuccessorArgs {
     #[arg(long, value_delimiter = ',')]
     users: Vec<u32>,
+    /// Where the program is installed: another one that is there by now runs in place of this one
+    #[arg(long)]
+    program: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
@@ -56,16 +79,71 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     if args.check {
         return check(&asked);
     }
+    if args.upgrade {
+        return upgrade(&asked);
+    }
+    if args.detach {
+        return detach(args, settings);
+    }
+    if args.detached {
+        // It fails for a leader of a group, which this process was not started as.
+        let _ = rustix::process::setsid();
+    }
     raise_limit_of_files();
     let mut options = serve_options(&args.users, settings)?;
     if !args.no_successor {
-        options = options.successor("/proc/self/exe", successor_arguments(&args.users, settings));
+        options = options.successor(
+            OWN_PROGRAM,
+            successor_arguments(&args.users, installed(), settings),
+        );
     }
     holder::serve(options, || {
         settings.log("ready");
         notify_service_manager("READY=1");
+        if args.detached {
+            // Whoever started it may be gone.
+            let _ = output::line("ready");
+        }
     })?;
     Ok(())
+}
+
+/// Starts a holder in a session of its own. Returns once programs can ask it.
+fn detach(args: &Args, settings: &Settings) -> Result<()> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["hold", "--detached"]);
+    if args.no_successor {
+        command.arg("--no-successor");
+    }
+    // A file gets all that the holder says. A terminal or a pipe gets only what it says until it holds: whoever reads
+    // the pipe to its end would wait for the holder's.
+    let stderr = rustix::fs::fstat(io::stderr()).context("looking at standard error")?;
+    let is_file = FileType::from_raw_mode(stderr.st_mode) == FileType::RegularFile;
+    command
+        .args(users_argument(&args.users))
+        .args(settings.as_arguments())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(match is_file {
+            true => Stdio::inherit(),
+            false => Stdio::piped(),
+        });
+    let mut holder = command.spawn().context("starting a holder")?;
+    if let Some(mut says) = holder.stderr.take() {
+        std::thread::spawn(move || io::copy(&mut says, &mut io::stderr()));
+    }
+    let mut line = String::new();
+    if let Some(stdout) = holder.stdout.take() {
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .context("waiting for the holder")?;
+    }
+    if line.is_empty() {
+        holder.wait().context("waiting for the holder")?;
+        return Err(Failure::error("the holder has ended; it said why"));
+    }
+    let pid = holder.id();
+    output::line(format_args!("process {pid} holds"))
 }
 
 /// Lets this process and its successors have as many descriptors as the system permits: each object that is
@@ -82,8 +160,14 @@ fn raise_limit_of_files() {
 
 /// Runs the successor's part.
 pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
-    let options = serve_options(&args.users, settings)?
-        .successor("/proc/self/exe", successor_arguments(&args.users, settings));
+    let program = args.program.clone();
+    let arguments = successor_arguments(&args.users, program.clone(), settings);
+    if let Some(program) = program.filter(|program| is_another(program)) {
+        // Only if it cannot be run, this one goes on.
+        let error = Command::new(&program).args(&arguments).exec();
+        settings.log(format_args!("{} cannot be run: {error}", program.display()));
+    }
+    let options = serve_options(&args.users, settings)?.successor(OWN_PROGRAM, arguments);
     // The service manager knows its predecessor.
     let state = format!("MAINPID={}\nREADY=1", std::process::id());
     Ok(holder::serve_as_successor(options, || {
@@ -91,11 +175,73 @@ pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     })?)
 }
 
+/// The program that this process runs, whatever is installed by now.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Returns where the program of this process is installed, unless something else is there already.
+fn installed() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?;
+    (path.exists() && !is_another(&path)).then_some(path)
+}
+
+/// Returns whether a path is of another program than this process runs.
+fn is_another(path: &Path) -> bool {
+    let id = |path: &Path| {
+        let status = std::fs::metadata(path).ok()?;
+        Some((status.dev(), status.ino()))
+    };
+    id(path).is_some_and(|installed| id(Path::new(OWN_PROGRAM)) != Some(installed))
+}
+
+/// Has a successor started from the program that is installed now, and the holder give way to it.
+fn upgrade(holder: &Holder) -> Result<()> {
+    let before = holder.status()?;
+    let end = |pid: u32| {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| Failure::error("the holder has no process here"))?;
+        kill_process(pid, Signal::KILL).context(
+            "ending a process of the holder; run this as its user, and in its PID namespace",
+        )
+    };
+    if let Some(successor) = before.successor {
+        end(successor)?;
+    }
+    let next = await_safe(holder, |status| status.successor != before.successor)?;
+    end(next.pid)?;
+    let after = await_safe(holder, |status| status.pid != next.pid)?;
+    output::line(format_args!(
+        "process {} holds in place of process {}",
+        after.pid, before.pid
+    ))
+}
+
+/// Waits until all is safe, and something else is the case.
+fn await_safe(holder: &Holder, is_it: impl Fn(&Status) -> bool) -> Result<Status> {
+    let begin = Instant::now();
+    loop {
+        let status = holder.status()?;
+        if status.is_safe && is_it(&status) {
+            return Ok(status);
+        }
+        if begin.elapsed() > UPGRADE_TIME {
+            let why = status
+                .why_unsafe
+                .as_deref()
+                .unwrap_or("it is the same successor");
+            return Err(Failure::error(format!(
+                "the program that is installed now does not take over, and process {} goes on: {why}",
+                status.pid
+            )));
+        }
+        std::thread::sleep(UPGRADE_LOOK);
+    }
+}
+
 fn check(holder: &Holder) -> Result<()> {
     let status = holder.status()?;
     let successor = match (status.successor, status.is_safe) {
         (Some(pid), true) => format!("process {pid} is the successor and has everything"),
-        (Some(pid), false) => format!("process {pid} is the successor and lacks something yet"),
+        (Some(pid), false) => format!("process {pid} is the successor"),
         (None, _) => "there is no successor".into(),
     };
     output::line(format_args!(
@@ -113,17 +259,33 @@ fn check(holder: &Holder) -> Result<()> {
     ))?;
     match status.is_safe {
         true => Ok(()),
-        false => Err(crate::failure::Failure::error(
-            "what is held would end with the holder",
-        )),
+        false => Err(Failure::error(format!(
+            "what is held is not safe: {}",
+            status
+                .why_unsafe
+                .as_deref()
+                .unwrap_or("the holder does not say why")
+        ))),
     }
 }
 
-fn successor_arguments(users: &[u32], settings: &Settings) -> Vec<OsString> {
+fn users_argument(users: &[u32]) -> Vec<OsString> {
+    if users.is_empty() {
+        return Vec::new();
+    }
+    let users: Vec<_> = users.iter().map(u32::to_string).collect();
+    vec!["--users".into(), users.join(",").into()]
+}
+
+fn successor_arguments(
+    users: &[u32],
+    program: Option<PathBuf>,
+    settings: &Settings,
+) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["successor".into()];
-    if !users.is_empty() {
-        let users: Vec<_> = users.iter().map(u32::to_string).collect();
-        arguments.extend(["--users".into(), users.join(",").into()]);
+    arguments.extend(users_argument(users));
+    if let Some(program) = program {
+        arguments.extend(["--program".into(), program.into()]);
     }
     arguments.extend(settings.as_arguments());
     arguments
@@ -131,16 +293,23 @@ fn successor_arguments(users: &[u32], settings: &Settings) -> Vec<OsString> {
 
 fn serve_options(users: &[u32], settings: &Settings) -> Result<ServeOptions> {
     let (stop, on_signal) = UnixStream::pair().context("catching signals")?;
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    // The terminal is closed: what is held stays.
+    let ignored = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGHUP, ignored).context("ignoring SIGHUP")?;
+    for signal in [SIGINT, SIGTERM] {
         let write = on_signal.try_clone().context("catching signals")?;
         signal_hook::low_level::pipe::register(signal, write).context("catching signals")?;
     }
     let is_verbose = settings.is_verbose();
     let mut options = ServeOptions::new()
         .stop_when_readable(OwnedFd::from(stop))
-        .log(move |line| {
-            if is_verbose {
-                let _ = writeln!(io::stderr(), "crosshandle: {line}");
+        .log(move |level, line| {
+            if is_verbose || level > LogLevel::Detail {
+                let level = match level {
+                    LogLevel::Warning => Level::Warn,
+                    _ => Level::Info,
+                };
+                log::say(level, line);
             }
         });
     if !users.is_empty() {
@@ -164,9 +333,9 @@ fn notify_service_manager(state: &str) {
     let sent =
         UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(state.as_bytes(), &address?));
     if let Err(error) = sent {
-        let _ = writeln!(
-            io::stderr(),
-            "crosshandle: telling the service manager: {error}"
+        log::say(
+            Level::Warn,
+            format_args!("telling the service manager: {error}"),
         );
     }
 }

@@ -99,7 +99,16 @@ impl ProcessIdentity {
     }
 }
 
-/// The process that made memory.
+/// The process that a program runs in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Asker {
+    pub(super) uid: u32,
+    /// Its number in this process's PID namespace; 0 if it has none there.
+    pub(super) pid: u32,
+}
+
+/// The process that made memory. Two are the same if their users and processes are; those that cannot be seen are
+/// told apart by their users alone.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(super) struct Maker {
     pub(super) uid: u32,
@@ -114,15 +123,6 @@ impl Maker {
             uid,
             process: Status::of(pid).map(|status| status.identity),
         }
-    }
-
-    /// Returns whether both may be one process.
-    pub(super) fn may_be(&self, other: &Self) -> bool {
-        let is_same = match (self.process, other.process) {
-            (Some(one), Some(other)) => one == other,
-            _ => true,
-        };
-        self.uid == other.uid && is_same
     }
 }
 

@@ -8,11 +8,36 @@ use crate::types::report::ObjectKind;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
+/// The oldest version that a holder answers: that of the release before, whose programs go on while the
+/// holder is upgraded.
+pub(super) const OLDEST_PROTOCOL: u32 = 1;
 /// Bytes of the longest name.
 const MAX_NAME_BYTES: usize = 128;
 /// Bytes of the longest role of a part, and of the longest token.
 const MAX_WORD_BYTES: usize = 64;
+
+/// The part of a question that all versions have.
+#[derive(Deserialize)]
+pub(super) struct Version {
+    pub(super) protocol: u32,
+}
+
+/// Describes why a question cannot be read.
+pub(super) fn not_understood(bytes: &[u8]) -> Answer {
+    let why = match serde_json::from_slice::<Version>(bytes) {
+        Ok(Version { protocol }) if !(OLDEST_PROTOCOL..=PROTOCOL).contains(&protocol) => format!(
+            "this program speaks version {protocol} of the holder's protocol, and the holder (process {}, \
+             crosshandle {}) versions {OLDEST_PROTOCOL} to {PROTOCOL}; use the same release on both sides",
+            std::process::id(),
+            env!("CARGO_PKG_VERSION"),
+        ),
+        _ => {
+            "the holder does not understand the question; use the same release on both sides".into()
+        }
+    };
+    refused(HolderFault::Refused, why)
+}
 
 /// A question of a program.
 #[derive(Serialize, Deserialize, Debug)]
@@ -160,7 +185,7 @@ pub(super) struct Entry {
 }
 
 /// A holder's answer.
-#[derive(Serialize, Deserialize, Debug)]
+#[derive(Clone, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
     /// The memory is held, and a successor has it if `is_safe`.
@@ -202,6 +227,27 @@ pub struct Status {
     pub bytes: u64,
     /// The names that a holder before this one had when it died with its successor, and that nobody has brought back.
     pub lost: u64,
+    /// The reason why `is_safe` is false: what would be lost if this process died now, or died together with its
+    /// successor.
+    pub why_unsafe: Option<String>,
+}
+
+impl Answer {
+    /// Returns the answer in the words of a version of the protocol.
+    pub(super) fn in_version(self, protocol: u32) -> Self {
+        match self {
+            Self::Refused {
+                fault: HolderFault::Busy,
+                why,
+            } if protocol < 2 => refused(HolderFault::Refused, why),
+            answer => answer,
+        }
+    }
+}
+
+/// Puts a question off: the program asks it again.
+pub(super) fn busy(why: impl Into<String>) -> Answer {
+    refused(HolderFault::Busy, why)
 }
 
 /// Makes a refusal.

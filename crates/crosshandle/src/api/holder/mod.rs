@@ -31,8 +31,6 @@
 //!
 //! `docs/holder.md` in the repository has the protocol, what survives what, and figures.
 
-mod backup;
-mod claim;
 mod client;
 mod fence;
 mod identity;
@@ -41,13 +39,14 @@ mod message;
 mod segment;
 mod server;
 mod state;
-mod successor;
+mod succession;
 mod tuning;
 
-pub use backup::Backup;
-pub use claim::{ClaimOptions, Lease};
-pub use client::{HandedOver, HeldName, HeldPart, HoldOptions, Holder};
+pub use client::{
+    Backup, ClaimOptions, HandedOver, HeldName, HeldPart, HoldOptions, Holder, Lease,
+};
 pub use message::{Recovered, Status};
+pub use server::LogLevel;
 
 use crate::error::{Error, Result};
 use crate::ipc::broker::{PeerPolicy, address};
@@ -60,7 +59,7 @@ use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use successor::SuccessorCommand;
+use succession::{SuccessorCommand, follow};
 
 /// What a holder is to be, for [`serve`] and [`serve_as_successor`].
 pub struct ServeOptions {
@@ -95,7 +94,7 @@ impl ServeOptions {
             peers: PeerPolicy::SameUser,
             successor: None,
             stop: None,
-            log: Arc::new(|_| {}),
+            log: Arc::new(|_, _| {}),
         }
     }
 
@@ -131,8 +130,8 @@ impl ServeOptions {
         self
     }
 
-    /// Sets what is called with each line that a holder says of itself.
-    pub fn log(mut self, log: impl Fn(&str) + Send + Sync + 'static) -> Self {
+    /// Sets what is called with each line that a holder says of itself (default: nothing).
+    pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         self.log = Arc::new(log);
         self
     }
@@ -155,7 +154,8 @@ impl ServeOptions {
 /// `LISTEN_FDS` and `LISTEN_PID`.
 ///
 /// # Errors
-/// [`Error::Holder`] if a holder answers in the directory already; limits of the system.
+/// [`Error::Holder`] if a holder answers in the directory already; [`Error::InvalidArgument`] if the directory cannot
+/// be used, or is removed and does not come back; limits of the system.
 pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
     if process::is_forked() {
         return Err(Error::forked());
@@ -164,6 +164,7 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
     let path = address::directories(directory.as_deref()).swap_remove(0);
     let given = descriptor::handed_by_service_manager();
     let server = Server::begin(path, given, terms)?;
+    server.say_begin();
     ready();
     server.run()
 }
@@ -172,22 +173,21 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
 /// dies: then `ready` is called. Returns at once if it died before it had anything, and when what it holds
 /// then is to end.
 ///
+/// This process begins a session of its own, unless it leads its process group already: what a terminal tells its
+/// programs when it is closed or interrupted is for the holder, which ends its successor if it ends itself.
+///
 /// # Errors
-/// Limits of the system.
+/// The holder is of a release that this one does not follow; limits of the system.
 pub fn serve_as_successor(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
+    // It fails for a leader of a group, which got nothing of the holder's terminal before either.
+    let _ = rustix::process::setsid();
     let (_, terms) = options.terms();
     let holdings = Holdings::new(terms.policy.clone());
     let stop = terms.stop.as_ref().map(AsFd::as_fd);
-    let Some(inheritance) = successor::follow(stdin().as_fd(), stop, holdings)? else {
+    let Some(inheritance) = follow(stdin().as_fd(), stop, holdings)? else {
         return Ok(());
     };
-    let log = Arc::clone(&terms.log);
     let server = Server::take_over(inheritance, terms)?;
-    log(&format!(
-        "process {} holds now, as successor number {}",
-        process::pid(),
-        server.takeovers()
-    ));
     ready();
     server.run()
 }

@@ -2,19 +2,19 @@
 //! have the same.
 
 use super::fence::Writer;
-use super::identity::Maker;
+use super::identity::{Asker, Maker, ProcessIdentity, Status};
 use super::message::{Entry, Hold, Part, Recovered, Tokens};
 use super::segment::HeldSegment;
-use super::tuning::{MAX_EARLIER_WRITERS, MAX_HELD_CONTEXTS};
+use super::tuning::{MAX_EARLIER_WRITERS, PART_BYTES};
 use crate::error::{Error, Result};
 use crate::handle::{Fields, Key, MemoryHandle};
 use crate::ipc::broker::{HolderDirectory, PeerPolicy};
 use crate::ipc::{Credential, Exporter, HeldMemory, Label, Particulars};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as ContextEntry;
-use std::sync::{Arc, Weak};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The context of another process: its exporter and its number there.
 pub(super) type ContextKey = (u64, u32);
@@ -31,8 +31,8 @@ pub(super) struct Record {
     pub(super) memory: Arc<HeldSegment>,
     /// Who has made it.
     pub(super) maker: Maker,
-    /// The number of names that need it.
-    pub(super) names: usize,
+    /// The names that need it.
+    pub(super) names: BTreeSet<String>,
 }
 
 /// A context of another process, as far as it was handed over.
@@ -56,6 +56,9 @@ pub(super) struct Name {
     pub(super) parts: Vec<Part>,
     /// The user who handed it over.
     pub(super) owner: u32,
+    /// The process that did, if it could be seen.
+    #[serde(default)]
+    pub(super) process: Option<ProcessIdentity>,
     /// The number of the question by which it was handed over.
     pub(super) request: u64,
     /// The number of its latest writer.
@@ -71,11 +74,49 @@ pub(super) struct Name {
     /// Whether somebody is looked into who will be its writer, for as long as whoever looks has the other end.
     #[serde(skip)]
     pub(super) claiming: Weak<()>,
+    /// What follows from its parts and its label, which never change but for keys.
+    #[serde(skip)]
+    pub(super) index: OnceLock<NameIndex>,
+}
+
+/// What a name takes of a holder, as its handles say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NameIndex {
+    /// The number of its parts.
+    pub(super) parts: usize,
+    /// The contexts that its memory is of, and how many places a table needs for its records.
+    pub(super) contexts: Vec<(ContextKey, usize)>,
+    /// Bytes that the holder keeps for it, tables aside.
+    pub(super) bytes: usize,
+}
+
+impl NameIndex {
+    pub(super) fn of(parts: &[Part], label: &str) -> Self {
+        let mut contexts: BTreeMap<ContextKey, usize> = BTreeMap::new();
+        for part in parts {
+            let (handle, read_only) = part.handles().ok().unzip();
+            for handle in handle.flatten().into_iter().chain(read_only) {
+                let fields = handle.fields();
+                let places = contexts.entry(context_of(&fields)).or_default();
+                *places = (*places).max(fields.record as usize + 1);
+            }
+        }
+        Self {
+            parts: parts.len(),
+            contexts: contexts.into_iter().collect(),
+            bytes: label.len() + parts.len() * PART_BYTES,
+        }
+    }
 }
 
 impl Name {
     /// Makes the name that a program has asked for, in the place of the one that it has now.
-    pub(super) fn new(hold: Hold, before: Option<&Self>, owner: u32, created_unix_s: u64) -> Self {
+    pub(super) fn new(
+        hold: Hold,
+        before: Option<&Self>,
+        owner: Asker,
+        created_unix_s: u64,
+    ) -> Self {
         let kept = before.filter(|_| !hold.tokens.has_some());
         Self {
             name: hold.name,
@@ -85,7 +126,8 @@ impl Name {
             created_unix_s,
             tokens: kept.map_or(hold.tokens, |before| before.tokens.clone()),
             parts: hold.parts,
-            owner,
+            owner: owner.uid,
+            process: Status::of(owner.pid).map(|status| status.identity),
             request: hold.request,
             // As a rule it is other memory, which nobody has claimed; readers go on counting.
             epoch: before.map_or(0, |before| before.epoch),
@@ -93,7 +135,13 @@ impl Name {
             earlier: Vec::new(),
             recovered: None,
             claiming: Weak::new(),
+            index: OnceLock::new(),
         }
+    }
+
+    /// Returns what it takes of a holder.
+    pub(super) fn index(&self) -> &NameIndex {
+        (self.index).get_or_init(|| NameIndex::of(&self.parts, &self.label))
     }
 
     /// Keeps a process that may write it still. Returns whether it was not known.
@@ -111,13 +159,8 @@ impl Name {
         is_new
     }
 
-    /// Keeps those that may write another name's memory, if that is this one's too. Returns whether some were not known.
-    pub(super) fn add_earlier_of(&mut self, other: &Self) -> bool {
-        let keys: Vec<RecordKey> = self.handles().map(|handle| key_of(&handle)).collect();
-        let shares = |handle: MemoryHandle| keys.contains(&key_of(&handle));
-        if !other.handles().any(shares) {
-            return false;
-        }
+    /// Keeps those that may write the memory by another name of it. Returns whether some were not known.
+    fn add_earlier_of(&mut self, other: &Self) -> bool {
         let known = self.earlier.len();
         for writer in &other.earlier {
             self.add_earlier(writer.clone());
@@ -212,11 +255,6 @@ impl Holdings {
         }
     }
 
-    /// Returns the number of contexts of which something is held.
-    pub(super) fn contexts(&self) -> usize {
-        self.contexts.len()
-    }
-
     pub(super) fn names(&self) -> &BTreeMap<String, Name> {
         &self.names
     }
@@ -244,16 +282,8 @@ impl Holdings {
             };
         }
         self.check_maker(fields.exporter, &record.maker)?;
-        let contexts = self.contexts.len();
         let context = match self.contexts.entry(context_of(&fields)) {
             ContextEntry::Occupied(found) => found.into_mut(),
-            ContextEntry::Vacant(_) if contexts >= MAX_HELD_CONTEXTS => {
-                return Err(Error::LimitReached {
-                    what: format!("memory of {contexts} contexts is held"),
-                    remedy: "remove names (crosshandle rm), or hand over memory of fewer contexts"
-                        .into(),
-                });
-            }
             ContextEntry::Vacant(vacant) => {
                 let label = Label {
                     name: Some(format!("held for {:016x}", fields.exporter)),
@@ -304,10 +334,13 @@ impl Holdings {
 
     /// Refuses a record of an exporter of which another process's records are held: whoever may write the
     /// socket directory can answer under the name of a maker that has ended.
+    ///
+    /// One process alone answers for an exporter, so in whatever order records come, the same ones are held
+    /// together. A process that cannot be seen is no process that can.
     fn check_maker(&self, exporter: u64, maker: &Maker) -> Result<()> {
         let contexts = self.contexts.range((exporter, 0)..=(exporter, u32::MAX));
         let mut makers = contexts.map(|(_, context)| &context.maker);
-        match makers.all(|known| known.may_be(maker)) {
+        match makers.all(|known| known == maker) {
             true => Ok(()),
             false => Err(Error::invalid(
                 "another process answers under the name of the one that made what is held; hand over memory \
@@ -330,8 +363,13 @@ impl Holdings {
             context.records.insert(fields.record, key_of(&handle));
         }
         record.handle = handle;
+        let named = record.names.clone();
         self.records.insert(key_of(&handle), record);
-        let parts = self.names.values_mut().flat_map(|name| &mut name.parts);
+        let names = self
+            .names
+            .iter_mut()
+            .filter(|(name, _)| named.contains(*name));
+        let parts = names.flat_map(|(_, name)| &mut name.parts);
         let is_it = |part: &Part| {
             part.handles()
                 .is_ok_and(|(writes, _)| writes == Some(*before))
@@ -353,22 +391,47 @@ impl Holdings {
         if context.records.is_empty() {
             self.contexts.remove(&context_key);
         }
-        let is_last = !self.contexts.keys().any(|(of, _)| *of == fields.exporter);
-        is_last.then_some(fields.exporter)
+        (!self.is_answered_for(fields.exporter)).then_some(fields.exporter)
+    }
+
+    /// Returns whether something of an exporter is held.
+    pub(super) fn is_answered_for(&self, exporter: u64) -> bool {
+        let mut contexts = self.contexts.range((exporter, 0)..=(exporter, u32::MAX));
+        contexts.next().is_some()
     }
 
     /// Lets go of all records that no name needs.
     pub(super) fn remove_unnamed(&mut self) {
-        let unnamed = self.records.iter().filter(|(_, record)| record.names == 0);
+        let unnamed = self
+            .records
+            .iter()
+            .filter(|(_, record)| record.names.is_empty());
         for key in Vec::from_iter(unnamed.map(|(key, _)| *key)) {
             self.remove_record(&key);
         }
     }
 
+    /// Returns the other names of some memory.
+    fn names_of(
+        &self,
+        keys: impl IntoIterator<Item = RecordKey>,
+        except: &str,
+    ) -> BTreeSet<&String> {
+        let records = keys.into_iter().filter_map(|key| self.records.get(&key));
+        let names = records.flat_map(|record| &record.names);
+        names.filter(|name| **name != *except).collect()
+    }
+
     /// Has a name know who may write its memory, as far as other names of that do.
     pub(super) fn share_earlier(&self, name: &mut Name) {
-        for other in self.names.values() {
-            name.add_earlier_of(other);
+        let keys = name.handles().map(|handle| key_of(&handle));
+        // Its own name too, if it has memory of that and takes its place.
+        let records = keys.filter_map(|key| self.records.get(&key));
+        let names: BTreeSet<&String> = records.flat_map(|record| &record.names).collect();
+        for other in names {
+            if let Some(other) = self.names.get(other) {
+                name.add_earlier_of(other);
+            }
         }
     }
 
@@ -377,47 +440,53 @@ impl Holdings {
         let Some(gone) = self.names.get(name).cloned() else {
             return Vec::new();
         };
-        let others = self.names.values_mut().filter(|other| other.name != name);
-        let changed = others.filter_map(|other| other.add_earlier_of(&gone).then(|| other.clone()));
-        changed.collect()
+        let keys = gone.handles().map(|handle| key_of(&handle));
+        let others: Vec<String> = self.names_of(keys, name).into_iter().cloned().collect();
+        let mut changed = Vec::new();
+        for other in others {
+            if let Some(other) = self.names.get_mut(&other)
+                && other.add_earlier_of(&gone)
+            {
+                changed.push(other.clone());
+            }
+        }
+        changed
     }
 
     /// Puts a name, whose records are here, in the place of what has it. Returns the records that no name
     /// needs any more.
     pub(super) fn set_name(&mut self, name: Name) -> Vec<RecordKey> {
-        for handle in name.handles() {
-            if let Some(record) = self.records.get_mut(&key_of(&handle)) {
-                record.names += 1;
+        let keys: BTreeSet<RecordKey> = name.handles().map(|handle| key_of(&handle)).collect();
+        let before = self.names.get(&name.name);
+        let before: Vec<RecordKey> =
+            before.map_or_else(Vec::new, |it| it.handles().map(|it| key_of(&it)).collect());
+        let gone = before.into_iter().filter(|key| !keys.contains(key));
+        let unneeded = self.unname(&name.name, gone);
+        for key in &keys {
+            if let Some(record) = self.records.get_mut(key) {
+                record.names.insert(name.name.clone());
             }
         }
-        match self.names.insert(name.name.clone(), name) {
-            Some(before) => self.unneeded_without(&before),
-            None => Vec::new(),
-        }
+        self.names.insert(name.name.clone(), name);
+        unneeded
     }
 
     /// Returns another name by which a name's memory can be written, if there is one.
     pub(super) fn other_name_of(&self, name: &Name) -> Option<&Name> {
-        let keys: Vec<_> = name.handles().map(|handle| key_of(&handle)).collect();
-        self.names.values().find(|other| {
-            other.name != name.name
-                && other
-                    .handles()
-                    .any(|handle| keys.contains(&key_of(&handle)))
-        })
+        let keys = name.handles().map(|handle| key_of(&handle));
+        let other = self.names_of(keys, &name.name).into_iter().next()?;
+        self.names.get(other)
     }
 
     /// Returns a name that has been claimed, or is being claimed, and has some of the memory of a hand-over, if there is one.
     pub(super) fn claimed_name_of(&self, hold: &Hold) -> Option<&Name> {
         let handles = hold.parts.iter().filter_map(|part| part.handles().ok());
-        let keys: Vec<_> = handles
-            .flat_map(|(writes, reads)| [writes, Some(reads)])
-            .flatten()
-            .map(|handle| key_of(&handle))
-            .collect();
-        self.names.values().find(|name| {
-            name.has_one_writer() && name.handles().any(|handle| keys.contains(&key_of(&handle)))
-        })
+        let handles = handles.flat_map(|(writes, reads)| writes.into_iter().chain([reads]));
+        let records = handles.filter_map(|handle| self.records.get(&key_of(&handle)));
+        let mut names = records
+            .flat_map(|record| &record.names)
+            .filter_map(|name| self.names.get(name));
+        names.find(|name| name.has_one_writer())
     }
 
     pub(super) fn name_mut(&mut self, name: &str) -> Option<&mut Name> {
@@ -426,21 +495,22 @@ impl Holdings {
 
     /// Removes a name. Returns the records that no name needs any more.
     pub(super) fn remove_name(&mut self, name: &str) -> Vec<RecordKey> {
-        match self.names.remove(name) {
-            Some(removed) => self.unneeded_without(&removed),
-            None => Vec::new(),
-        }
+        let Some(removed) = self.names.remove(name) else {
+            return Vec::new();
+        };
+        let keys: Vec<RecordKey> = removed.handles().map(|handle| key_of(&handle)).collect();
+        self.unname(name, keys)
     }
 
-    fn unneeded_without(&mut self, name: &Name) -> Vec<RecordKey> {
+    /// Takes a name from records. Returns those that no name needs any more.
+    fn unname(&mut self, name: &str, keys: impl IntoIterator<Item = RecordKey>) -> Vec<RecordKey> {
         let mut unneeded = Vec::new();
-        for handle in name.handles() {
-            let key = key_of(&handle);
-            if let Some(record) = self.records.get_mut(&key) {
-                record.names = record.names.saturating_sub(1);
-                if record.names == 0 {
-                    unneeded.push(key);
-                }
+        for key in keys {
+            if let Some(record) = self.records.get_mut(&key)
+                && record.names.remove(name)
+                && record.names.is_empty()
+            {
+                unneeded.push(key);
             }
         }
         unneeded
@@ -499,8 +569,61 @@ mod tests {
                 BackendKind::Host,
             )),
             maker: Maker::new(0, pid),
-            names: 0,
+            names: BTreeSet::new(),
         }
+    }
+
+    /// Whatever order an attacker chooses, a successor can hold in any order what the holder holds.
+    #[test]
+    fn who_may_answer_does_not_depend_on_the_order() {
+        let (maker, other) = (std::process::id(), std::os::unix::process::parent_id());
+        // Of one process that cannot be seen and two that can, in one context and in two.
+        let claims = [
+            (3, 1, 0, 1),
+            (4, 2, maker, 1),
+            (5, 3, other, 1),
+            (6, 4, 0, 2),
+            (7, 5, maker, 2),
+        ];
+        let made = |index: usize| {
+            let (number, key, pid, context) = claims[index];
+            let mut record = record(7, number, key, pid);
+            record.handle = MemoryHandle::new(&Fields {
+                context,
+                ..record.handle.fields()
+            });
+            record
+        };
+        for first in permutations(claims.len()) {
+            let mut holder = Holdings::new(PeerPolicy::SameUser);
+            let held = (first.iter().copied())
+                .filter(|index| holder.add_record(made(*index)).is_ok())
+                .collect::<Vec<_>>();
+            let makers: BTreeSet<u32> = held.iter().map(|index| claims[*index].2).collect();
+            assert_eq!(makers.len(), 1, "{first:?}: {held:?}");
+            for order in permutations(held.len()) {
+                let mut successor = Holdings::new(PeerPolicy::SameUser);
+                for index in order {
+                    let taken = successor.add_record(made(held[index]));
+                    taken.expect("what the holder holds");
+                }
+            }
+        }
+    }
+
+    fn permutations(count: usize) -> Vec<Vec<usize>> {
+        if count == 0 {
+            return vec![Vec::new()];
+        }
+        let shorter = permutations(count - 1);
+        let places = |rest: Vec<usize>| {
+            (0..count).map(move |place| {
+                let mut all = rest.clone();
+                all.insert(place, count - 1);
+                all
+            })
+        };
+        shorter.into_iter().flat_map(places).collect()
     }
 
     #[test]

@@ -9,11 +9,11 @@ use super::address::{held_exporter_of, held_name};
 use super::directory::SocketDirectory;
 use super::listener::open_to;
 use crate::error::{Error, Result};
-use crate::os::socket;
+use crate::os::{process, socket};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -23,10 +23,10 @@ const CONTROL: &str = "holder.sock";
 const IMPORTERS: &str = "holder.importers";
 /// The name of the file that the living holder has locked.
 const LOCK: &str = "holder.lock";
-/// The name of the file that says what is held, for a holder that comes when this one and its successor have died at once.
+/// The beginning of the names of files that say what is held, for a holder that comes when this one and its successor
+/// have died at once. Behind it come a number, which counts the files, and a random one: another user of the
+/// directory cannot take the name before. The release before wrote one file of this very name.
 const JOURNAL: &str = "holder.journal";
-/// The journal's name while it is being written.
-const NEXT_JOURNAL: &str = "holder.journal.next";
 
 /// What tells a file from all others: its file system and its number there.
 pub(crate) type FileId = (u64, u64);
@@ -64,6 +64,15 @@ impl HolderDirectory {
             directory: SocketDirectory::open(path, shared)?,
             shared,
         })
+    }
+
+    /// Opens the directory that is at `path` now; `None` if there is none.
+    pub(crate) fn reopen(path: &Path, shared: bool) -> Result<Option<Self>> {
+        let found = SocketDirectory::existing(path);
+        match found.map_err(Error::os("opening the socket directory"))? {
+            Some(_) => Self::open(path, shared).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Returns which files have the names of a holder's files, each `None` if nothing has it.
@@ -140,23 +149,56 @@ impl HolderDirectory {
         }
     }
 
-    /// Writes the journal, which only this user can read, in the place of the one before.
-    pub(crate) fn write_journal(&self, bytes: &[u8]) -> Result<()> {
+    /// Makes a file of the journal, which only this user can read. Returns its name, too.
+    pub(crate) fn create_journal(&self, number: u64) -> Result<(String, File)> {
+        let mut random = [0; 8];
+        process::random(&mut random).map_err(Error::os("asking for random numbers"))?;
+        let name = format!(
+            "{JOURNAL}.{number:016x}.{:016x}",
+            u64::from_ne_bytes(random)
+        );
         let failed = Error::os("writing the holder's journal");
-        let _ = self.directory.remove(NEXT_JOURNAL);
-        let file = self.directory.create_new(NEXT_JOURNAL).map_err(&failed)?;
-        let mut file = File::from(file);
-        let written = file.write_all(bytes);
-        written.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-        self.directory.rename(NEXT_JOURNAL, JOURNAL).map_err(failed)
+        let file = self.directory.create_new(&name).map_err(failed)?;
+        Ok((name, File::from(file)))
     }
 
-    /// Reads the journal that a holder of this user has left, of at most `limit` bytes.
-    pub(crate) fn journal(&self, limit: u64) -> Option<Vec<u8>> {
-        let file = File::from(self.directory.own_file(JOURNAL)?);
+    /// Returns the files of the journal that holders of this user have left, by their numbers: the oldest first.
+    pub(crate) fn journals(&self) -> Vec<(u64, String)> {
+        let Ok(entries) = self.directory.entries() else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for entry in entries.flatten() {
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            let Some(number) = journal_number(name) else {
+                continue;
+            };
+            if self.directory.own_file(name).is_some() {
+                found.push((number, name.to_owned()));
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Returns whether a file of the journal is there and this user's.
+    pub(crate) fn has_journal(&self, name: &str) -> bool {
+        self.directory.own_file(name).is_some()
+    }
+
+    /// Reads a file of the journal, of at most `limit` bytes.
+    pub(crate) fn read_journal(&self, name: &str, limit: u64) -> Option<Vec<u8>> {
+        let file = File::from(self.directory.own_file(name)?);
         let mut bytes = Vec::new();
         let read = file.take(limit + 1).read_to_end(&mut bytes).ok()?;
         (read as u64 <= limit).then_some(bytes)
+    }
+
+    /// Removes a file of the journal. Returns whether it is gone.
+    pub(crate) fn remove_journal(&self, name: &str) -> bool {
+        matches!(self.directory.remove(name), Ok(()) | Err(Errno::NOENT))
     }
 
     /// Removes the holder's sockets and its journal. Its lock stays, so that two holders never lock two files, and the
@@ -166,40 +208,82 @@ impl HolderDirectory {
             let _ = self.directory.remove(CONTROL);
         }
         let _ = self.directory.remove(IMPORTERS);
-        let _ = self.directory.remove(JOURNAL);
+        for (_, name) in self.journals() {
+            let _ = self.directory.remove(&name);
+        }
         self.remove_left_names();
     }
+}
+
+/// Returns the number of a file of the journal by its name.
+fn journal_number(name: &str) -> Option<u64> {
+    let rest = name.strip_prefix(JOURNAL)?;
+    if rest.is_empty() {
+        return Some(0);
+    }
+    let (number, random) = rest.strip_prefix('.')?.split_once('.')?;
+    let is_good = number.len() == 16 && random.len() == 16;
+    u64::from_str_radix(number, 16).ok().filter(|_| is_good)
+}
+
+/// Returns whether a name in the directory is one of a holder's, so that the holder makes it again when it goes.
+pub(crate) fn is_holders(name: &[u8]) -> bool {
+    let Ok(name) = str::from_utf8(name) else {
+        return false;
+    };
+    [CONTROL, IMPORTERS, LOCK].contains(&name)
+        || journal_number(name).is_some()
+        || held_exporter_of(name).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
-    fn only_a_journal_of_this_user_alone_is_read() {
+    fn only_journals_of_this_user_alone_are_read() {
         use std::fs::{self, Permissions};
         use std::os::unix::fs::{PermissionsExt, symlink};
         let path = std::env::temp_dir().join(format!("xh-journal-{}", std::process::id()));
         let directory = HolderDirectory::open(&path, false).expect("a directory");
-        assert_eq!(directory.journal(100), None);
-        // What is left of one that was not written to its end is in nobody's way.
-        fs::write(path.join(NEXT_JOURNAL), "half of").expect("written");
-        for text in ["one", "another"] {
-            directory.write_journal(text.as_bytes()).expect("written");
-            assert_eq!(directory.journal(100).as_deref(), Some(text.as_bytes()));
+        assert_eq!(directory.journals(), []);
+        // The release before had one of this name; others are nobody's.
+        for name in [
+            "holder.journal.next",
+            "holder.journal.1.2",
+            "holder.journals",
+        ] {
+            fs::write(path.join(name), "").expect("written");
         }
-        assert_eq!(directory.journal(3), None, "it is longer");
-        let journal = path.join(JOURNAL);
+        let mut names = Vec::new();
+        for (number, text) in [(2, "one"), (10, "another")] {
+            let (name, mut file) = directory.create_journal(number).expect("made");
+            file.write_all(text.as_bytes()).expect("written");
+            assert_eq!(
+                directory.read_journal(&name, 100).as_deref(),
+                Some(text.as_bytes())
+            );
+            names.push((number, name));
+        }
+        assert_eq!(directory.journals(), names);
+        let name = &names[1].1;
+        assert_eq!(directory.read_journal(name, 3), None, "it is longer");
+        let journal = path.join(name);
         for mode in [0o644, 0o620] {
             fs::set_permissions(&journal, Permissions::from_mode(mode)).expect("changed");
-            assert_eq!(directory.journal(100), None, "{mode:o}");
+            assert_eq!(directory.read_journal(name, 100), None, "{mode:o}");
+            assert_eq!(directory.journals(), names[..1]);
         }
         fs::set_permissions(&journal, Permissions::from_mode(0o600)).expect("changed");
+        assert!(directory.has_journal(name));
         fs::rename(&journal, path.join("elsewhere")).expect("renamed");
         symlink(path.join("elsewhere"), &journal).expect("a link");
-        assert_eq!(directory.journal(100), None, "a link");
+        assert_eq!(directory.read_journal(name, 100), None, "a link");
+        assert!(!directory.has_journal(name));
         directory.clear(false);
-        assert!(!journal.exists());
+        assert!(!path.join(&names[0].1).exists());
+        assert!(directory.remove_journal(name) && !directory.has_journal(name));
         fs::remove_dir_all(&path).expect("removed");
     }
 

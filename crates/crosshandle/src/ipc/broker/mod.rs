@@ -28,7 +28,9 @@ pub(crate) use exports::{
     Attached, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, Newcomer, PieceBatch,
     PieceFile, Supply,
 };
-pub(crate) use held::{FileId, HolderDirectory, HolderFiles, MADE_BY_NEW_HOLDERS, control_path};
+pub(crate) use held::{
+    FileId, HolderDirectory, HolderFiles, MADE_BY_NEW_HOLDERS, control_path, is_holders,
+};
 pub(crate) use listener::{Broker, HeldListener};
 pub(crate) use published::{hold, local_exports, publish, release_held, withdraw};
 pub(crate) use sweep::dead_sockets;

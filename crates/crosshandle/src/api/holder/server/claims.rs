@@ -1,13 +1,13 @@
 //! Claims: one writer of a name at a time, each in an epoch of its own.
 
 use super::super::fence::{self, Claim, Region, Writer};
-use super::super::identity::{ProcessIdentity, Status};
+use super::super::identity::{Asker, ProcessIdentity, Status};
 use super::super::message::{Answer, Right, refused};
 use super::super::state::{Name, key_of};
-use super::super::successor::{Change, Successor};
-use super::Server;
-use super::programs::{Asker, Stage};
-use super::questions::{not_allowed, only_for_reading, too_many_wait};
+use super::super::succession::{Change, Successor};
+use super::questions::{not_allowed, only_for_reading};
+use super::quota::{Resource, none_left};
+use super::{LogLevel, Server};
 use crate::error::HolderFault;
 use crate::handle::{BackendKind, Key, MemoryHandle};
 use crate::os::process;
@@ -95,12 +95,13 @@ impl Server {
                        in one PID namespace";
             return Some(refused(HolderFault::Fenced, why));
         }
-        if !self.may_work(asker) {
-            return Some(too_many_wait());
+        let found = found.clone();
+        if !self.has_room(Resource::QueuedJobs, asker) {
+            return Some(none_left(Resource::QueuedJobs));
         }
-        let claim = self.claim_of(found, asker);
+        let claim = self.claim_of(&found, asker);
         let (name, version, epoch) = (found.name.clone(), found.version, found.epoch);
-        self.connected[index].stage = Stage::Working;
+        self.begin_work(number);
         self.jobs.submit(number, asker, move || {
             let claimed = Claimed {
                 name,
@@ -269,7 +270,8 @@ impl Server {
         claimed.check(found)?;
         self.check_alone(found)?;
         if let Err(why) = &claimed.proof {
-            (self.terms.log)(&format!("{} is claimed by force: {why}", claimed.name));
+            let line = format!("{} is claimed by force: {why}", claimed.name);
+            self.say(LogLevel::Notice, &line);
         }
         let found = self.holdings.name_mut(&claimed.name).expect("it was found");
         found.epoch += 1;

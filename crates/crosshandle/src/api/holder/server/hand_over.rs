@@ -1,19 +1,20 @@
 //! Hand-overs: memory is fetched in the background, and held under a name.
 
-use super::super::identity::Maker;
+use super::super::identity::{Asker, Maker};
 use super::super::message::{Answer, Hold, Right, refused};
 use super::super::segment::fetch;
 use super::super::state::{Name, Record, RecordKey, key_of};
-use super::super::successor::Change;
+use super::super::succession::Change;
 use super::super::tuning::{FETCH_TIMEOUT, MAX_HELD_INDEX};
 use super::Server;
-use super::programs::{Asker, Stage};
-use super::questions::{not_allowed, too_many_wait};
+use super::questions::not_allowed;
+use super::quota::{Resource, none_left};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::MemoryHandle;
 use crate::ipc::broker::Route;
 use crate::ipc::{Credential, OpenDeadline, Origin};
 use crate::os::process;
+use std::collections::BTreeSet;
 
 /// A hand-over whose memory has been fetched.
 struct Fetched {
@@ -60,7 +61,7 @@ impl Server {
                 return Err(refused(HolderFault::NotAllowed, why));
             }
         }
-        self.quota.admit(&self.holdings, hold, asker.uid)
+        self.quota.admit(&self.holdings, hold, asker)
     }
 
     /// Has the memory of a hand-over fetched in the background.
@@ -73,10 +74,10 @@ impl Server {
         if let Err(refusal) = self.may_hold(&hold, asker, token) {
             return Some(refusal);
         }
-        if !self.may_work(asker) {
-            return Some(too_many_wait());
+        if !self.has_room(Resource::QueuedJobs, asker) {
+            return Some(none_left(Resource::QueuedJobs));
         }
-        self.connected[index].stage = Stage::Working;
+        self.begin_work(number);
         let origin = Origin {
             directory: Some(self.path.clone()),
             policy: self.terms.policy.clone(),
@@ -173,7 +174,7 @@ impl Server {
         }
         let before = self.holdings.names().get(&hold.name);
         let before = before.or_else(|| self.lost_name(&hold.name));
-        let mut name = Name::new(hold, before, asker.uid, process::time() / 1_000_000_000);
+        let mut name = Name::new(hold, before, asker, process::time() / 1_000_000_000);
         self.holdings.share_earlier(&mut name);
         let version = name.version;
         let is_missing = |handle| {
@@ -208,7 +209,7 @@ impl Server {
             let Some(record) = self.holdings.records().get(&key) else {
                 continue;
             };
-            if record.names > 0 {
+            if !record.names.is_empty() {
                 continue;
             }
             let handle = record.handle.to_string();
@@ -263,7 +264,7 @@ fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec
                 device: part.device.clone(),
                 kind: part.kind,
                 name: format!("{}/{}", hold.name, part.role),
-                names: 0,
+                names: BTreeSet::new(),
             });
         }
     }

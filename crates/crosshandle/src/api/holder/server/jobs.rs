@@ -1,14 +1,15 @@
-//! Jobs in the background, so many at a time for each process and each user: a maker that never answers
-//! costs those that ask for it, and not the others.
+//! Jobs in the background: a maker that never answers costs those that ask for it, and not the others. Users take
+//! turns, and so do the processes of a user; each leaves places free for the next one.
 
+use super::super::identity::Asker;
 use super::super::message::refused;
-use super::super::tuning::{MAX_JOBS, MAX_JOBS_OF_PROCESS, MAX_JOBS_OF_USER};
 use super::Server;
-use super::programs::Asker;
+use super::programs::Stage;
+use super::quota::{Limit, Resource, Tally};
 use crate::error::{Error, HolderFault, Result};
 use crate::threads::background;
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -36,6 +37,9 @@ pub(super) struct Jobs {
     /// Whom the running ones are for, also those whose program has hung up since.
     running: Vec<Asker>,
     queue: VecDeque<Queued>,
+    /// When each process that has jobs in the queue had its last turn, in starts.
+    turns: BTreeMap<Asker, u64>,
+    starts: u64,
     finished: (Sender<Finished>, Receiver<Finished>),
     wake: Arc<OwnedFd>,
 }
@@ -46,6 +50,8 @@ impl Jobs {
         Ok(Self {
             running: Vec::new(),
             queue: VecDeque::new(),
+            turns: BTreeMap::new(),
+            starts: 0,
             finished: channel(),
             wake: Arc::new(wake.map_err(Error::os("making an eventfd"))?),
         })
@@ -70,13 +76,35 @@ impl Jobs {
         });
     }
 
-    fn may_start(&self, asker: Asker) -> bool {
-        let count = |is_it: &dyn Fn(&Asker) -> bool| {
-            self.running.iter().filter(|running| is_it(running)).count()
+    /// Returns whether a program's job waits for its turn.
+    pub(super) fn is_queued(&self, program: u64) -> bool {
+        self.queue.iter().any(|queued| queued.program == program)
+    }
+
+    /// Takes the job out of the queue whose turn it is, if one may run.
+    fn take_next(&mut self, limit: Limit, has_users: bool) -> Option<Queued> {
+        let running = Tally::from_iter(self.running.iter().copied());
+        let turn = |asker: Asker| {
+            // The user's last turn is that of its processes.
+            let of_user = self.turns.range(Asker { pid: 0, ..asker }..);
+            let of_user = of_user.take_while(|(of, _)| of.uid == asker.uid);
+            let last_of_user = of_user.map(|(_, turn)| *turn).max();
+            let last = self.turns.get(&asker).copied();
+            (last_of_user.unwrap_or(0), last.unwrap_or(0))
         };
-        self.running.len() < MAX_JOBS
-            && count(&|running| running.uid == asker.uid) < MAX_JOBS_OF_USER
-            && count(&|running| running.is_same_process(&asker)) < MAX_JOBS_OF_PROCESS
+        let may_start = |asker: Asker| {
+            // Processes leave as much as they have, too: of what their user may have.
+            let left = limit.all.saturating_sub(running.all());
+            let has = running.of_process(asker);
+            has < left && running.admits(limit, asker, 1, has_users).is_ok()
+        };
+        let queue = self.queue.iter().enumerate();
+        let startable = queue.filter(|(_, queued)| may_start(queued.asker));
+        let (index, _) = startable.min_by_key(|(index, queued)| (turn(queued.asker), *index))?;
+        let next = self.queue.remove(index)?;
+        self.starts += 1;
+        self.turns.insert(next.asker, self.starts);
+        Some(next)
     }
 
     fn start(
@@ -124,18 +152,27 @@ impl Drop for Report {
 }
 
 impl Server {
-    /// Starts the jobs whose turn it is, and forgets those whose program has hung up.
+    /// Notes that a job is done for a program.
+    pub(super) fn begin_work(&mut self, program: u64) {
+        if let Some(index) = self.position(program) {
+            self.connected[index].stage = Stage::Working;
+        }
+    }
+
+    /// Starts the jobs whose turn it is, and forgets those whose program has hung up or was put off.
     pub(super) fn start_jobs(&mut self) {
-        let mut index = 0;
-        while let Some(queued) = self.jobs.queue.get(index) {
-            if self.position(queued.program).is_none() {
-                self.jobs.queue.remove(index);
-            } else if self.jobs.may_start(queued.asker) {
-                let queued = self.jobs.queue.remove(index).expect("it is there");
-                self.jobs.start(queued);
-            } else {
-                index += 1;
-            }
+        if self.jobs.queue.is_empty() {
+            self.jobs.turns.clear();
+            return;
+        }
+        let working: BTreeSet<u64> = (self.connected.iter())
+            .filter(|program| program.takes(Resource::QueuedJobs))
+            .map(|program| program.number)
+            .collect();
+        (self.jobs.queue).retain(|queued| working.contains(&queued.program));
+        let limit = self.quota.limit(Resource::Jobs);
+        while let Some(queued) = self.jobs.take_next(limit, self.quota.has_users) {
+            self.jobs.start(queued);
         }
     }
 

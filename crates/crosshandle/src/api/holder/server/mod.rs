@@ -11,14 +11,16 @@ mod questions;
 mod quota;
 mod take_back;
 
-use super::journal::{self, Lost};
+use super::identity::Asker;
+use super::journal::{self, Journal, Lost, State};
 use super::state::Holdings;
-use super::successor::{Change, Inheritance, Sent, Successor, SuccessorCommand};
-use super::tuning::RESTART_INTERVAL;
+use super::succession::{Change, Heard, Inheritance, Sent, Successor, SuccessorCommand, version};
+use super::tuning::{MAX_QUESTIONS_AT_ONCE, MAX_RESTART_INTERVAL, RESTART_INTERVAL};
 use crate::error::{Error, HolderFault, Result};
 use crate::ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
 use crate::os::socket::{self, Guard};
 use jobs::Jobs;
+use names_in_directory::Watched;
 use programs::Program;
 use quota::Quota;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,8 +31,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How much a line matters that a holder says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum LogLevel {
+    /// What happens in the course of things.
+    Detail,
+    /// The holder has begun, a successor has taken over, or names have come back.
+    Notice,
+    /// Something that is held is not safe, or could not be done.
+    Warning,
+}
+
 /// What a holder says of itself, for people.
-pub(super) type Log = Arc<dyn Fn(&str) + Send + Sync>;
+pub(super) type Log = Arc<dyn Fn(LogLevel, &str) + Send + Sync>;
 
 /// What a holder is told when it is started.
 pub(super) struct Terms {
@@ -64,12 +78,16 @@ pub(super) struct Server {
     successor: Option<Successor>,
     /// When a successor is started.
     starts: Instant,
+    /// How long to wait before the next one is started if this one never comes to be.
+    restart: Duration,
+    /// A name that the successor cannot take over, and why.
+    dropped: Option<(String, String)>,
     jobs: Jobs,
     takeovers: u64,
     /// What a holder before this one had when it died with its successor.
     lost: BTreeMap<String, Lost>,
-    /// Whether something has changed that the journal does not have.
-    is_journal_due: bool,
+    journal: Journal,
+    watched: Watched,
 }
 
 /// Returns a copy of a descriptor of this process's own.
@@ -110,6 +128,8 @@ impl Server {
                 takeovers: 0,
                 files,
                 holdings,
+                lost: None,
+                dropped: BTreeMap::new(),
             },
             directory,
             terms,
@@ -126,6 +146,15 @@ impl Server {
         let mut server = Self::with(inheritance, directory, terms)?;
         // As a rule all of it is there.
         server.restore_names();
+        server.say(
+            LogLevel::Notice,
+            &format!(
+                "process {} holds now in {}, as successor number {}",
+                crate::os::process::pid(),
+                server.path.display(),
+                server.takeovers
+            ),
+        );
         Ok(server)
     }
 
@@ -139,28 +168,46 @@ impl Server {
             takeovers,
             files,
             holdings,
+            lost,
+            dropped,
         } = inheritance;
         // First: importers may be waiting in its queue.
         let listener = HeldListener::serve(copy(&importers)?)?;
         let guard = socket::refuse_descriptors(&programs);
         set_nonblocking(&programs)?;
-        let broker = Broker::listen(&path, &terms.policy);
+        let broker = Broker::listen(Some(&path), &terms.policy);
         if let Err(error) = &broker {
-            (terms.log)(&format!(
-                "`crosshandle ps` does not show this holder: {error}"
-            ));
+            let why = format!("`crosshandle ps` does not show this holder: {error}");
+            (terms.log)(LogLevel::Warning, &why);
         }
-        let lost = journal::read(&directory, &holdings);
+        let lost = lost.unwrap_or_else(|| journal::read(&directory, &holdings));
         if takeovers == 0 && !lost.is_empty() {
-            (terms.log)(&format!(
+            let why = format!(
                 "{} names were held here by a holder that died with its successor; they come back from processes \
                  that keep them (`Holder::back_up`)",
                 lost.len()
-            ));
+            );
+            (terms.log)(LogLevel::Warning, &why);
         }
+        for (name, why) in &dropped {
+            let why = format!("{name} is lost, since the successor could not take it over: {why}");
+            (terms.log)(LogLevel::Warning, &why);
+        }
+        let journal = Journal::begin(&State {
+            directory: &directory,
+            holdings: &holdings,
+            lost: &lost,
+        });
+        if let Some(why) = journal.failure() {
+            let why = format!("what is held is not safe: {why}");
+            (terms.log)(LogLevel::Warning, &why);
+        }
+        let watched = Watched::new(&path);
         Ok(Self {
             lost,
-            is_journal_due: takeovers > 0,
+            journal,
+            watched,
+            dropped: None,
             quota: Quota::of(&terms.policy),
             terms,
             path,
@@ -178,18 +225,30 @@ impl Server {
             next_number: 0,
             successor: None,
             starts: Instant::now(),
+            restart: RESTART_INTERVAL,
             jobs: Jobs::new()?,
             takeovers,
         })
     }
 
-    pub(super) fn takeovers(&self) -> u64 {
-        self.takeovers
+    /// Says that this holder has begun.
+    pub(super) fn say_begin(&self) {
+        let (pid, path) = (crate::os::process::pid(), self.path.display());
+        self.say(LogLevel::Notice, &format!("process {pid} holds in {path}"));
+    }
+
+    /// Says a line of this holder.
+    fn say(&self, level: LogLevel, line: &str) {
+        (self.terms.log)(level, line);
     }
 
     /// Holds until it is told to end. Then nothing is held any more.
+    ///
+    /// # Errors
+    /// The socket directory is gone; limits of the system.
     pub(super) fn run(mut self) -> Result<()> {
         loop {
+            self.look_at_successor();
             self.start_successor();
             self.hang_up_late();
             let ready = self.wait()?;
@@ -202,6 +261,13 @@ impl Server {
             if ready.successor {
                 self.attend_successor();
             }
+            if self.look_at_directory(ready.directory) {
+                self.end();
+                return Err(Error::invalid(format!(
+                    "the socket directory {} is gone, so nobody can ask this holder",
+                    self.path.display()
+                )));
+            }
             let mut is_ending = false;
             for number in ready.programs {
                 is_ending |= self.attend(number);
@@ -210,7 +276,7 @@ impl Server {
                 break;
             }
             if ready.listener {
-                self.accept();
+                self.accept_all();
             }
             self.write_journal();
             self.keep_promises();
@@ -222,13 +288,23 @@ impl Server {
 
     /// Writes down what has changed, before anybody is promised anything.
     fn write_journal(&mut self) {
-        if !std::mem::take(&mut self.is_journal_due) {
+        let state = State {
+            directory: &self.directory,
+            holdings: &self.holdings,
+            lost: &self.lost,
+        };
+        if !self.journal.write(&state) {
             return;
         }
-        if let Err(error) = journal::write(&self.directory, &self.holdings, &self.lost) {
-            (self.terms.log)(&format!(
-                "what is held would not come back if this process and its successor died at once: {error}"
-            ));
+        match self.journal.failure() {
+            Some(why) => self.say(
+                LogLevel::Warning,
+                &format!(
+                    "what is held is not safe, since it would not come back if this process and its successor died \
+                     at once: {why}"
+                ),
+            ),
+            None => self.say(LogLevel::Notice, "the journal is written again"),
         }
     }
 
@@ -247,15 +323,18 @@ impl Server {
         if self.successor.is_some() || Instant::now() < self.starts {
             return;
         }
-        self.starts = Instant::now() + RESTART_INTERVAL;
+        self.starts = Instant::now() + self.restart;
+        self.restart = (self.restart * 2).min(MAX_RESTART_INTERVAL);
+        self.dropped = None;
         let mut successor = match Successor::start(command) {
             Ok(successor) => successor,
-            Err(error) => return (self.terms.log)(&format!("no successor: {error}")),
+            Err(error) => return self.say(LogLevel::Warning, &format!("no successor: {error}")),
         };
         let begin = Change::Begin {
             directory: self.path.clone(),
             is_given: self.is_given,
             takeovers: self.takeovers,
+            version: version(),
         };
         successor.tell(begin, Vec::new());
         for (change, files) in [self.sockets(), self.lock()] {
@@ -268,8 +347,12 @@ impl Server {
         for name in self.holdings.names().values() {
             successor.tell(Change::Name(Box::new(name.clone())), Vec::new());
         }
+        for lost in self.lost.values() {
+            successor.tell(Change::Lost(Box::new(lost.clone())), Vec::new());
+        }
         successor.end_beginning();
-        (self.terms.log)(&format!("process {} is the successor", successor.pid()));
+        let line = format!("process {} is the successor", successor.pid());
+        self.say(LogLevel::Detail, &line);
         self.successor = Some(successor);
         self.attend_successor();
     }
@@ -297,18 +380,65 @@ impl Server {
         let Some(successor) = &mut self.successor else {
             return;
         };
-        let attended = successor.receive().and_then(|()| successor.send());
+        let mut heard = Heard::default();
+        let attended = successor.receive(&mut heard);
+        let attended = attended.and_then(|()| successor.send());
+        let (pid, is_complete) = (successor.pid(), successor.has_all());
+        if is_complete {
+            self.restart = RESTART_INTERVAL;
+        }
+        for (name, why) in heard.drops {
+            let line =
+                format!("{name} is not safe, since the successor cannot take it over: {why}");
+            self.say(LogLevel::Warning, &line);
+            self.dropped = Some((name, why));
+        }
+        if let Some(why) = heard.refuses {
+            let line = format!("the successor {pid} does not follow this holder: {why}");
+            self.say(LogLevel::Warning, &line);
+        }
         if attended.is_err() {
-            (self.terms.log)(&format!("the successor {} has ended", successor.pid()));
+            self.say(LogLevel::Detail, &format!("the successor {pid} has ended"));
             if let Some(successor) = self.successor.take() {
-                successor.end();
+                successor.replace();
             }
         }
     }
 
-    /// Tells the successor of a change. Returns the number to wait for.
+    /// Replaces a successor that does not answer, as one that is stopped.
+    fn look_at_successor(&mut self) {
+        let Some(successor) = &mut self.successor else {
+            return;
+        };
+        if Instant::now() < successor.next_look() {
+            return;
+        }
+        // What it said while this process was held up counts.
+        self.attend_successor();
+        let Some(successor) = &mut self.successor else {
+            return;
+        };
+        if !successor.is_unresponsive() {
+            return self.attend_successor();
+        }
+        let line = format!(
+            "the successor {} does not answer and is replaced",
+            successor.pid()
+        );
+        self.say(LogLevel::Warning, &line);
+        if let Some(successor) = self.successor.take() {
+            successor.replace();
+        }
+        self.starts = Instant::now();
+    }
+
+    /// Tells the successor of a change, and has the journal note it. Returns the number to wait for.
     fn tell(&mut self, change: Change, files: Vec<Sent>) -> u64 {
-        self.is_journal_due = true;
+        match &change {
+            Change::Name(name) => self.journal.note(&name.name),
+            Change::Forget { name } | Change::Found { name } => self.journal.note(name),
+            _ => {}
+        }
         let successor = self.successor.as_mut();
         successor.map_or(0, |successor| successor.tell(change, files))
     }
@@ -316,7 +446,13 @@ impl Server {
     fn wait(&self) -> Result<Ready> {
         let stages = self.connected.iter().filter_map(Program::late);
         let needs_successor = self.successor.is_none() && self.terms.successor.is_some();
-        let next = stages.chain(needs_successor.then_some(self.starts)).min();
+        let looks = [
+            needs_successor.then_some(self.starts),
+            self.successor.as_ref().map(Successor::next_look),
+            self.journal.next_look(),
+            self.watched.next_look(),
+        ];
+        let next = stages.chain(looks.into_iter().flatten()).min();
         let timeout = next.map(|next| next.saturating_duration_since(Instant::now()));
         // Rounded up, so that what is due is due.
         let timeout = timeout.map(|timeout| timeout + Duration::from_micros(100));
@@ -337,6 +473,10 @@ impl Server {
             descriptors.push(PollFd::from_borrowed_fd(successor.descriptor(), what));
             descriptors.len() - 1
         });
+        let of_directory = self.watched.changes().map(|changes| {
+            descriptors.push(PollFd::new(changes, PollFlags::IN));
+            descriptors.len() - 1
+        });
         let first = descriptors.len();
         for program in &self.connected {
             descriptors.push(PollFd::new(&program.stream, PollFlags::IN));
@@ -348,17 +488,43 @@ impl Server {
         }
         let is_ready = |index: usize| !descriptors[index].revents().is_empty();
         let programs = self.connected.iter().zip(first..);
+        let programs = programs.filter(|(_, index)| is_ready(*index));
         Ok(Ready {
             listener: is_ready(0),
             wake: is_ready(1),
             stop: of_stop.is_some_and(is_ready),
             successor: of_successor.is_some_and(is_ready),
-            programs: programs
-                .filter(|(_, index)| is_ready(*index))
-                .map(|(program, _)| program.number)
-                .collect(),
+            directory: of_directory.is_some_and(is_ready),
+            programs: in_turn(programs.map(|(program, _)| (program.asker, program.number))),
         })
     }
+}
+
+/// Returns whose questions are answered before the holder looks again: those of each user in turn, and of each of
+/// its processes.
+fn in_turn(programs: impl Iterator<Item = (Asker, u64)>) -> Vec<u64> {
+    let (mut of_process, mut of_user) = (BTreeMap::new(), BTreeMap::new());
+    let mut next = |asker: Asker| -> u32 {
+        let count: &mut u32 = of_process.entry(asker).or_default();
+        *count += 1;
+        *count
+    };
+    // The first ones of all its processes come before the second one of any.
+    let mut all: Vec<_> = programs
+        .map(|(asker, number)| (next(asker), asker.uid, number))
+        .collect();
+    all.sort_unstable();
+    let mut ranked: Vec<_> = all
+        .into_iter()
+        .map(|(_, uid, number)| {
+            let rank: &mut u32 = of_user.entry(uid).or_default();
+            *rank += 1;
+            (*rank, number)
+        })
+        .collect();
+    ranked.sort_unstable();
+    ranked.truncate(MAX_QUESTIONS_AT_ONCE);
+    ranked.into_iter().map(|(_, number)| number).collect()
 }
 
 /// What there is to do.
@@ -368,6 +534,7 @@ struct Ready {
     wake: bool,
     stop: bool,
     successor: bool,
+    directory: bool,
     programs: Vec<u64>,
 }
 
@@ -375,3 +542,6 @@ struct Ready {
 fn set_nonblocking(socket: &OwnedFd) -> Result<()> {
     rustix::io::ioctl_fionbio(socket, true).map_err(Error::os("looking at the holder's socket"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,38 +1,28 @@
 //! The programs that are connected: one question at a time each, and how far its answer is.
 
-use super::super::message::{Answer, PROTOCOL, Question, Request, refused};
-use super::super::successor::Successor;
+use super::super::identity::Asker;
+use super::super::message::{
+    Answer, OLDEST_PROTOCOL, PROTOCOL, Question, Request, not_understood, refused,
+};
+use super::super::succession::Successor;
 use super::super::tuning::{
-    MAX_MESSAGE_BYTES, MAX_PROGRAMS, MAX_WAITING, MAX_WAITING_OF_PROCESS, MAX_WORKING,
-    QUESTION_TIME, SUCCESSOR_TIME,
+    MAX_ACCEPTED_AT_ONCE, MAX_MESSAGE_BYTES, QUESTION_TIME, SUCCESSOR_TIME,
 };
 use super::Server;
+use super::quota::{Resource, Share, Tally, none_left};
 use crate::error::HolderFault;
 use crate::os::socket::{self, Received};
 use crate::threads::disposer::PeerStream;
 use rustix::io::Errno;
 use std::time::Instant;
 
-/// The process that a program runs in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Asker {
-    pub(super) uid: u32,
-    /// Its number in this process's PID namespace; 0 if it has none there.
-    pub(super) pid: u32,
-}
-
-impl Asker {
-    /// Returns whether both are known to be one process.
-    pub(super) fn is_same_process(&self, other: &Self) -> bool {
-        self.pid != 0 && self == other
-    }
-}
-
 /// A program that is connected.
 pub(super) struct Program {
     pub(super) stream: PeerStream,
     pub(super) number: u64,
     pub(super) asker: Asker,
+    /// The version of the protocol that it has last asked in.
+    pub(super) protocol: u32,
     pub(super) stage: Stage,
 }
 
@@ -71,26 +61,48 @@ impl Program {
         }
     }
 
-    fn waits(&self) -> bool {
-        matches!(self.stage, Stage::Waiting(_))
+    /// Returns whether it takes some of a resource.
+    pub(super) fn takes(&self, resource: Resource) -> bool {
+        match resource {
+            Resource::Connections => true,
+            Resource::Waits => matches!(self.stage, Stage::Waiting(_)),
+            Resource::QueuedJobs => matches!(self.stage, Stage::Working),
+            _ => false,
+        }
     }
 
-    fn works(&self) -> bool {
-        matches!(self.stage, Stage::Working)
+    /// Returns how little is lost if it must ask again: the least first.
+    fn progress(&self) -> u8 {
+        match self.stage {
+            Stage::Silent(_) => 0,
+            Stage::Waiting(_) => 1,
+            Stage::Working => 2,
+            Stage::Promised { .. } => 3,
+        }
     }
 }
 
 impl Server {
-    pub(super) fn accept(&mut self) {
+    /// Takes the connections that have come.
+    pub(super) fn accept_all(&mut self) {
+        for _ in 0..MAX_ACCEPTED_AT_ONCE {
+            if !self.accept() {
+                return;
+            }
+        }
+    }
+
+    /// Takes the next connection. Returns whether there was one.
+    pub(super) fn accept(&mut self) -> bool {
         let stream = match socket::accept(&self.programs) {
             Ok(stream) => stream,
             Err(Errno::MFILE | Errno::NFILE) => {
                 // Whoever waits for a version can ask again.
                 self.connected
                     .retain(|program| !matches!(program.stage, Stage::Waiting(_)));
-                return;
+                return false;
             }
-            Err(_) => return,
+            Err(_) => return false,
         };
         let peer = socket::peer(&stream).ok();
         let asker = peer.map(|peer| Asker {
@@ -102,26 +114,66 @@ impl Server {
         let Some(asker) = asker else {
             let why = "this user is not admitted; start the holder with a wider policy";
             send(&stream, &refused(HolderFault::NotAllowed, why));
-            return;
+            return true;
         };
-        if self.connected.len() >= MAX_PROGRAMS {
-            let silent = |program: &Program| matches!(program.stage, Stage::Silent(_));
-            match self.connected.iter().position(silent) {
-                Some(oldest) => drop(self.connected.remove(oldest)),
-                None => {
-                    let why = "too many programs ask this holder at once; try again";
-                    send(&stream, &refused(HolderFault::Refused, why));
-                    return;
-                }
-            }
+        if !self.has_room(Resource::Connections, asker) {
+            send(&stream, &none_left(Resource::Connections));
+            return true;
         }
         self.next_number += 1;
         self.connected.push(Program {
             stream,
             number: self.next_number,
             asker,
+            protocol: PROTOCOL,
             stage: Stage::Silent(Instant::now() + QUESTION_TIME),
         });
+        true
+    }
+
+    /// Returns whether a process may take one more of a resource. Where all of it is taken, the process that has
+    /// most gives one up, users first.
+    pub(super) fn has_room(&mut self, resource: Resource, asker: Asker) -> bool {
+        let taking = (self.connected.iter()).filter(|program| program.takes(resource));
+        let tally = Tally::from_iter(taking.map(|program| program.asker));
+        let limit = self.quota.limit(resource);
+        match tally.admits(limit, asker, 1, self.quota.has_users) {
+            Ok(()) => return true,
+            Err(Share::Process) => {}
+            Err(_) => {
+                if let Some(fullest) = tally.gives_way_to(asker) {
+                    let is_it = |program: &Program| program.asker == fullest;
+                    return self.put_off(resource, is_it);
+                }
+            }
+        }
+        // Who says nothing has its place for as long as it is not needed.
+        resource == Resource::Connections
+            && self.put_off(resource, |program| {
+                program.asker.uid == asker.uid && matches!(program.stage, Stage::Silent(_))
+            })
+    }
+
+    /// Has one of the programs give up what it takes of a resource. Returns whether there was one.
+    fn put_off(&mut self, resource: Resource, is_it: impl Fn(&Program) -> bool) -> bool {
+        let programs = self.connected.iter().enumerate();
+        let found = programs
+            .filter(|(_, program)| program.takes(resource) && is_it(program))
+            .filter(|(_, program)| {
+                resource != Resource::QueuedJobs || self.jobs.is_queued(program.number)
+            })
+            .min_by_key(|(_, program)| (program.progress(), program.number));
+        let Some((index, program)) = found else {
+            return false;
+        };
+        let number = program.number;
+        if !matches!(program.stage, Stage::Silent(_)) {
+            self.reply(number, &none_left(resource));
+        }
+        if resource == Resource::Connections && index < self.connected.len() {
+            self.connected.retain(|program| program.number != number);
+        }
+        true
     }
 
     pub(super) fn hang_up_late(&mut self) {
@@ -157,7 +209,8 @@ impl Server {
             return false;
         }
         let answer = match serde_json::from_slice::<Request>(&buffer[..len]) {
-            Ok(request) if request.protocol == PROTOCOL => {
+            Ok(request) if (OLDEST_PROTOCOL..=PROTOCOL).contains(&request.protocol) => {
+                self.connected[index].protocol = request.protocol;
                 let is_stop = matches!(request.question, Question::Stop);
                 match self.answer(number, request) {
                     Some(answer) if is_stop => {
@@ -165,21 +218,15 @@ impl Server {
                             // First: who has the answer may end this process, too.
                             self.end();
                         }
-                        let program = &self.connected[index];
-                        send(&program.stream, &answer);
+                        if let Some(index) = self.position(number) {
+                            send(&self.connected[index].stream, &answer);
+                        }
                         return matches!(answer, Answer::Done);
                     }
                     answer => answer,
                 }
             }
-            Ok(_) => Some(refused(
-                HolderFault::Refused,
-                "the holder is of another version of crosshandle",
-            )),
-            Err(_) => Some(refused(
-                HolderFault::Refused,
-                "the holder does not understand the question; both sides need one version of crosshandle",
-            )),
+            _ => Some(not_understood(&buffer[..len])),
         };
         if let Some(answer) = answer {
             self.reply(number, &answer);
@@ -194,14 +241,15 @@ impl Server {
         };
         let program = &mut self.connected[index];
         program.stage = Stage::Silent(Instant::now() + QUESTION_TIME);
-        if !send(&program.stream, answer) {
+        let answer = answer.clone().in_version(program.protocol);
+        if !send(&program.stream, &answer) {
             self.connected.swap_remove(index);
         }
     }
 
     /// Answers once the successor has all changes so far.
     pub(super) fn promise(&mut self, number: u64, answer: Answer) {
-        let serial = self.successor.as_ref().map_or(0, Successor::serial);
+        let serial = self.successor.as_ref().map_or(0, Successor::changed);
         if let Some(index) = self.position(number) {
             self.connected[index].stage = Stage::Promised {
                 answer,
@@ -216,6 +264,8 @@ impl Server {
     pub(super) fn keep_promises(&mut self) {
         let now = Instant::now();
         let is_alone = self.terms.successor.is_none();
+        // If both processes died at once, it would not come back.
+        let is_noted = self.journal.failure().is_none();
         let mut due = Vec::new();
         for program in &mut self.connected {
             let Stage::Promised { serial, late, .. } = &program.stage else {
@@ -225,7 +275,7 @@ impl Server {
             let is_kept = self
                 .successor
                 .as_ref()
-                .is_some_and(|it| it.has(*serial.min(&it.serial())));
+                .is_some_and(|it| it.has(*serial.min(&it.changed())));
             if !(is_kept || is_alone || *late <= now) {
                 continue;
             }
@@ -237,7 +287,7 @@ impl Server {
             let answer = match answer {
                 Answer::HandedOver { version, .. } => Answer::HandedOver {
                     version,
-                    is_safe: is_kept,
+                    is_safe: is_kept && is_noted,
                 },
                 // Its successor could let in another writer.
                 Answer::Claimed(_) if !is_kept && !is_alone => refused(
@@ -251,27 +301,6 @@ impl Server {
         for (number, answer) in due {
             self.reply(number, &answer);
         }
-    }
-
-    /// Returns whether one more question of a program may wait, beside those of its process and all others.
-    pub(super) fn may_wait(&self, asker: Asker) -> bool {
-        let (all, of_process) = self.count(asker, Program::waits);
-        all < MAX_WAITING && of_process < MAX_WAITING_OF_PROCESS
-    }
-
-    /// Returns whether one more job may be done for a program, or wait for its turn.
-    pub(super) fn may_work(&self, asker: Asker) -> bool {
-        let (all, of_process) = self.count(asker, Program::works);
-        all < MAX_WORKING && of_process < MAX_WAITING_OF_PROCESS
-    }
-
-    fn count(&self, asker: Asker, is_it: impl Fn(&Program) -> bool) -> (usize, usize) {
-        let (mut all, mut of_process) = (0, 0);
-        for program in self.connected.iter().filter(|program| is_it(program)) {
-            all += 1;
-            of_process += usize::from(program.asker.is_same_process(&asker));
-        }
-        (all, of_process)
     }
 }
 

@@ -3,10 +3,11 @@
 use super::super::fence::Writer;
 use super::super::message::{Answer, Entry, Question, Request, Right, Status, check_name, refused};
 use super::super::state::{Name, key_of};
-use super::super::successor::{Change, Successor};
+use super::super::succession::{Change, Successor};
 use super::super::tuning::LIST_BYTES;
 use super::Server;
 use super::programs::{Stage, Wait};
+use super::quota::{Resource, none_left};
 use crate::error::HolderFault;
 use crate::handle::MemoryHandle;
 use crate::os::process;
@@ -43,9 +44,10 @@ impl Server {
                     Some(answer) => answer,
                     None => {
                         let index = self.position(number)?;
-                        if !self.may_wait(self.connected[index].asker) {
-                            return Some(too_many_wait());
+                        if !self.has_room(Resource::Waits, self.connected[index].asker) {
+                            return Some(none_left(Resource::Waits));
                         }
+                        let index = self.position(number)?;
                         self.connected[index].stage = Stage::Waiting(wait);
                         return None;
                     }
@@ -115,15 +117,42 @@ impl Server {
 
     fn status(&self) -> Status {
         let successor = self.successor.as_ref();
+        let why_unsafe = self.why_unsafe();
         Status {
             pid: process::pid(),
             successor: successor.map(Successor::pid),
-            is_safe: successor.is_some_and(Successor::has_all),
+            is_safe: why_unsafe.is_none(),
             takeovers: self.takeovers,
             names: self.holdings.names().len() as u64,
             bytes: self.holdings.bytes(),
             lost: self.lost.len() as u64,
+            why_unsafe,
         }
+    }
+
+    /// Returns why something that is held could be lost with one process, or with both; `None` if nothing could.
+    pub(super) fn why_unsafe(&self) -> Option<String> {
+        let Some(successor) = &self.successor else {
+            return Some("there is no successor".into());
+        };
+        if successor.dropped() > 0 {
+            let (name, why) = self.dropped.as_ref()?;
+            let more = match successor.dropped() {
+                1 => String::new(),
+                all => format!(", nor {} more", all - 1),
+            };
+            return Some(format!(
+                "the successor cannot take {name} over ({why}){more}; remove it, or load it again"
+            ));
+        }
+        if !successor.has_all() {
+            return Some(format!(
+                "the successor, process {}, lacks something yet",
+                successor.pid()
+            ));
+        }
+        let failure = self.journal.failure().or(self.watched.failure());
+        failure.map(str::to_owned)
     }
 
     pub(super) fn find(&self, name: &str) -> Result<&Name, Answer> {
@@ -268,11 +297,4 @@ pub(super) fn only_for_reading(name: &str) -> Answer {
          version"
     );
     refused(HolderFault::Refused, why)
-}
-
-pub(super) fn too_many_wait() -> Answer {
-    refused(
-        HolderFault::Refused,
-        "too many programs, or threads of this one, wait at this holder; ask again later",
-    )
 }

@@ -1,19 +1,21 @@
 //! What was held when a holder and its successor died at once, and comes back from processes that have it open. They
 //! had it for reading only, so it comes back for reading only.
 
+use super::super::identity::Asker;
 use super::super::journal::{Lost, LostPart};
-use super::super::message::{Answer, Hold, Offer, Recovered, Right, refused};
+use super::super::message::{Answer, Hold, Offer, Recovered, Right, busy, refused};
 use super::super::segment::{HeldSegment, fetch};
 use super::super::state::{Name, Record, RecordKey, key_of};
-use super::super::successor::Change;
+use super::super::succession::Change;
 use super::super::tuning::FETCH_TIMEOUT;
-use super::Server;
-use super::programs::{Asker, Stage};
-use super::questions::{not_allowed, too_many_wait};
-use crate::error::{Error, HolderFault, Result};
+use super::questions::not_allowed;
+use super::quota::{Resource, none_left};
+use super::{LogLevel, Server};
+use crate::error::{Error, ErrorKind, HolderFault, Result};
 use crate::handle::MemoryHandle;
 use crate::ipc::broker::Route;
 use crate::ipc::{OpenDeadline, Origin};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The memory that a process has brought, checked, in the order of the name's parts.
@@ -31,7 +33,7 @@ impl Server {
             let is_false = |record: &Record| {
                 let is_same = record.handle == handle;
                 record.handle.fields().exporter == handle.fields().exporter
-                    && (!was.maker.may_be(&record.maker) || is_same && !was.may_be(&record.memory))
+                    && (was.maker != record.maker || is_same && !was.may_be(&record.memory))
             };
             if records.iter().any(is_false) {
                 return Err(Error::invalid(
@@ -57,10 +59,10 @@ impl Server {
             Ok(pairs) => pairs,
             Err(error) => return Some(refused(HolderFault::Refused, error.to_string())),
         };
-        if !self.may_work(asker) {
-            return Some(too_many_wait());
+        if !self.has_room(Resource::QueuedJobs, asker) {
+            return Some(none_left(Resource::QueuedJobs));
         }
-        self.connected[index].stage = Stage::Working;
+        self.begin_work(number);
         let origin = Origin {
             directory: Some(self.path.clone()),
             policy: self.terms.policy.clone(),
@@ -70,7 +72,10 @@ impl Server {
             let brought = fetch_all(&lost, &pairs, &origin);
             Box::new(move |server| {
                 let result = brought
-                    .map_err(|error| refused(HolderFault::Refused, error.to_string()))
+                    .map_err(|error| match may_pass(&error) {
+                        true => busy(error.to_string()),
+                        false => refused(HolderFault::Refused, error.to_string()),
+                    })
                     .and_then(|brought| server.restore(&offer, asker, brought));
                 match result {
                     Ok(()) => {
@@ -82,9 +87,8 @@ impl Server {
                             return;
                         };
                         let (name, pid) = (&offer.name, asker.pid);
-                        (server.terms.log)(&format!(
-                            "{name} does not come back from process {pid}: {why}"
-                        ));
+                        let line = format!("{name} does not come back from process {pid}: {why}");
+                        server.say(LogLevel::Detail, &line);
                         server.reply(number, &refusal);
                     }
                 }
@@ -129,7 +133,12 @@ impl Server {
             parts: name.parts.clone(),
             request: 0,
         };
-        self.quota.admit(&self.holdings, &as_hold, name.owner)?;
+        // Its user has had it before, and the process that handed it over may have ended.
+        let owner = Asker {
+            uid: name.owner,
+            pid: 0,
+        };
+        self.quota.admit(&self.holdings, &as_hold, owner)?;
         // As the kernel numbers files they are the same; of others nobody can tell.
         name.recovered = Some(match lost.parts.iter().all(LostPart::is_told) {
             true => Recovered::SameFiles,
@@ -141,10 +150,8 @@ impl Server {
             self.release(added);
             return Err(refused(HolderFault::Refused, error.to_string()));
         }
-        (self.terms.log)(&format!(
-            "{} has come back from process {}",
-            name.name, asker.pid
-        ));
+        let line = format!("{} has come back from process {}", name.name, asker.pid);
+        self.say(LogLevel::Detail, &line);
         self.lost.remove(&name.name);
         self.tell(Change::Name(Box::new(name.clone())), Vec::new());
         let unneeded = self.holdings.set_name(name);
@@ -177,7 +184,7 @@ impl Server {
                 name: format!("{}/{}", name.name, part.role),
                 memory,
                 maker: was.maker,
-                names: 0,
+                names: BTreeSet::new(),
             };
             let (change, files) = Change::record(&record);
             self.holdings.add_record(record)?;
@@ -200,9 +207,18 @@ impl Server {
             return Some(refused(HolderFault::Pinned, why));
         }
         self.lost.remove(name);
-        self.is_journal_due = true;
+        let name = name.to_owned();
+        self.tell(Change::Found { name }, Vec::new());
         Some(Answer::Done)
     }
+}
+
+/// Returns whether memory could not be fetched for a reason that may pass: its process is busy, or this one is.
+fn may_pass(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::TimedOut | ErrorKind::ResourceExhausted
+    )
 }
 
 /// Returns each part's handle, and the one by which the process gives the memory.

@@ -61,7 +61,7 @@ pub(in super::super) fn record(number: u32, file: OwnedFd, maker: u32) -> Record
         name: "test".into(),
         memory: Arc::new(memory),
         maker: super::super::super::identity::Maker::new(0, maker),
-        names: 0,
+        names: std::collections::BTreeSet::new(),
     }
 }
 
@@ -74,7 +74,7 @@ impl Bench {
             policy: PeerPolicy::SameUser,
             successor: None,
             stop: None,
-            log: Arc::new(|_| ()),
+            log: Arc::new(|_, _| ()),
         };
         let mut server = Server::begin(directory.clone(), None, terms).expect("a holder");
         let mut handles = Vec::new();
@@ -99,17 +99,19 @@ impl Bench {
                 read_only: handles[1].clone(),
             }],
             owner: 0,
+            process: None,
             request: 1,
             epoch: 0,
             writer: None,
             earlier: Vec::new(),
             recovered: None,
             claiming: std::sync::Weak::new(),
+            index: std::sync::OnceLock::new(),
         });
         let program = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
         let address = SocketAddrUnix::new(directory.join("holder.sock")).expect("an address");
         connect(&program, &address).expect("connected");
-        server.accept();
+        assert!(server.accept());
         assert_eq!(server.connected.len(), 1);
         Self {
             server,

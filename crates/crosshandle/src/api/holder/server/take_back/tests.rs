@@ -23,7 +23,7 @@ fn nothing_takes_the_place_of_what_is_lost() {
     let server = &mut bench.server;
     let policy = server.terms.policy.clone();
     let empty = || Holdings::new(policy.clone());
-    server.tell(Change::Lock { file: None }, Vec::new());
+    server.journal.note("region");
     server.write_journal();
     // As a holder begins after it and its successor have died.
     server.holdings = empty();
@@ -85,7 +85,7 @@ fn what_is_lost_has_its_tokens_still() {
     let mut name = server.holdings.names()["region"].clone();
     name.tokens = serde_json::from_str(r#"{"read":"r","write":"w","admin":"a"}"#).expect("tokens");
     server.holdings.set_name(name);
-    server.tell(Change::Lock { file: None }, Vec::new());
+    server.journal.note("region");
     server.write_journal();
     server.holdings = Holdings::new(server.terms.policy.clone());
     server.lost = journal::read(&server.directory, &server.holdings);
@@ -112,16 +112,14 @@ fn a_journal_of_another_pid_namespace_tells_of_no_process() {
     let file = memory();
     let mut bench = Bench::new("pids", &file, std::process::id());
     let server = &mut bench.server;
-    server.tell(Change::Lock { file: None }, Vec::new());
+    server.journal.note("region");
     server.write_journal();
-    let written = server.directory.journal(1 << 20).expect("a journal");
-    let written = String::from_utf8(written).expect("text");
+    let (_, name) = server.directory.journals().pop().expect("a journal");
+    let path = server.path.join(name);
+    let written = std::fs::read_to_string(&path).expect("text");
     let other = written.replace("\"pids\":\"pid:", "\"pids\":\"pid:1");
     assert_ne!(written, other);
-    server
-        .directory
-        .write_journal(other.as_bytes())
-        .expect("written");
+    std::fs::write(&path, other).expect("written");
     let empty = Holdings::new(server.terms.policy.clone());
     let lost = journal::read(&server.directory, &empty);
     assert_eq!(lost["region"].parts[0].maker.process, None);

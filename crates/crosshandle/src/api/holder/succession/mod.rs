@@ -1,39 +1,62 @@
 //! What a holder and its successor say to each other, over a pair of sockets that only they have: the
 //! holder sends every change, with the descriptors that belong to it, and the successor confirms it. The
-//! hang-up is the successor's word to take over.
+//! hang-up is the successor's word to take over. This file has the messages and the holder's side;
+//! `follow.rs` has the successor's.
+//!
+//! Both may be of different releases while a holder is upgraded: each side says the version of these
+//! messages that it speaks, and a successor follows holders of its own version and of the one before.
+
+mod follow;
+
+pub(super) use follow::follow;
 
 use super::identity::Maker;
-use super::segment::HeldSegment;
+use super::journal::Lost;
 use super::state::{Holdings, Name, Record, RecordKey};
 use super::tuning::{
-    EARLIER_WRITER_BYTES, MAX_EARLIER_WRITERS, MAX_MESSAGE_BYTES, MAX_UNCONFIRMED,
+    EARLIER_WRITER_BYTES, MAX_EARLIER_WRITERS, MAX_MESSAGE_BYTES, MAX_UNCONFIRMED, PING_INTERVAL,
+    UNRESPONSIVE_TIME,
 };
 use crate::error::{Error, Result};
-use crate::handle::{Key, MemoryHandle};
-use crate::ipc::broker::protocol::BackendBlob;
 use crate::ipc::broker::{FileId, HolderFiles};
 use crate::os::fork::KeptFromChildren;
-use crate::os::socket::{self, Granted, Received};
-use crate::sync::Deadline;
-use crate::threads::disposer::PeerDescriptor;
+use crate::os::socket::{self, Received};
+use crate::threads::background;
 use crate::types::report::ObjectKind;
 use data_encoding::HEXLOWER;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The command that starts a successor: a program that calls [`serve_as_successor`](super::serve_as_successor).
 #[derive(Clone, Debug)]
 pub(super) struct SuccessorCommand {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<OsString>,
+}
+
+/// The version of these messages. In version 1 holders told neither their version nor what is lost, and never
+/// asked whether their successor is there.
+#[cfg(not(test))]
+pub(super) fn version() -> u32 {
+    VERSION
+}
+
+const VERSION: u32 = 2;
+/// The oldest version of a holder that a successor follows: that of the release before.
+const OLDEST_VERSION: u32 = 1;
+
+/// The version of these messages, which tests change to be another release.
+#[cfg(test)]
+pub(super) fn version() -> u32 {
+    let told = std::env::var("CROSSHANDLE_TEST_SUCCESSION").ok();
+    told.and_then(|text| text.parse().ok()).unwrap_or(VERSION)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -45,6 +68,9 @@ pub(super) enum Change {
         /// Whether the socket of programs belongs to a service manager.
         is_given: bool,
         takeovers: u64,
+        /// The version that the holder speaks.
+        #[serde(default = "first_version")]
+        version: u32,
     },
     /// The sockets of programs and importers come along, in the place of those before.
     Sockets {
@@ -71,8 +97,19 @@ pub(super) enum Change {
     Forget { name: String },
     /// A record that no name needs is held no more.
     Release { handle: String },
+    /// A name is lost, as long as nothing is held under it.
+    Lost(Box<Lost>),
+    /// A lost name is waited for no more.
+    Found { name: String },
+    /// Nothing has changed: the successor confirms that it is there.
+    Ping,
 }
 
+fn first_version() -> u32 {
+    1
+}
+
+/// A change and its number.
 #[derive(Serialize, Deserialize)]
 struct Message {
     serial: u64,
@@ -80,9 +117,18 @@ struct Message {
 }
 
 /// The successor's confirmation of all changes up to this one.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
 struct Confirmed {
     serial: u64,
+    /// The version that the successor speaks.
+    version: u32,
+    /// Why it does not follow this holder.
+    refuses: Option<String>,
+    /// A name that it cannot take over, of those that it was told of since its last confirmation, and why.
+    drops: Option<(String, String)>,
+    /// How many names it cannot take over.
+    dropped: usize,
 }
 
 impl Change {
@@ -106,17 +152,40 @@ pub(super) type Sent = Arc<dyn AsFd>;
 /// The most descriptors that come with one change.
 const MAX_FILES: usize = 2;
 
+/// Bytes of the longest message to a successor.
+const MAX_CHANGE_BYTES: usize =
+    MAX_MESSAGE_BYTES + 1024 + (MAX_EARLIER_WRITERS + 1) * EARLIER_WRITER_BYTES;
+/// Bytes of the longest confirmation.
+const MAX_CONFIRMED_BYTES: usize = 4096;
+
 /// A holder's successor, as the holder knows it.
 pub(super) struct Successor {
     stream: KeptFromChildren,
     child: Child,
     /// Changes that are not sent yet.
     outgoing: VecDeque<(Vec<u8>, Vec<Sent>)>,
-    /// The number of the latest change.
+    /// The number of the latest message.
     serial: u64,
+    /// The number of the latest one that changes something.
+    changed: u64,
     confirmed: u64,
     /// The number of the last change of those that the holder had when the successor was started.
     initial: u64,
+    /// The version that it speaks; 0 until it has said so.
+    version: u32,
+    /// How many names it cannot take over.
+    dropped: usize,
+    /// When it has last confirmed something, or was asked for the first thing that it has not confirmed.
+    heard: Instant,
+}
+
+/// What a successor has said.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// Names that it cannot take over, and why.
+    pub(super) drops: Vec<(String, String)>,
+    /// Why it does not follow this holder.
+    pub(super) refuses: Option<String>,
 }
 
 impl Successor {
@@ -128,8 +197,6 @@ impl Successor {
             .args(&command.arguments)
             .stdin(theirs)
             .stdout(Stdio::null())
-            // A terminal's signals are for the holder, which tells it.
-            .process_group(0)
             .spawn()
             .map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         Ok(Self {
@@ -137,8 +204,12 @@ impl Successor {
             child,
             outgoing: VecDeque::new(),
             serial: 0,
+            changed: 0,
             confirmed: 0,
             initial: 0,
+            version: 0,
+            dropped: 0,
+            heard: Instant::now(),
         })
     }
 
@@ -148,7 +219,21 @@ impl Successor {
 
     /// Tells of a change as soon as there is room, and returns its number.
     pub(super) fn tell(&mut self, change: Change, files: Vec<Sent>) -> u64 {
+        // The release before does not know these.
+        let is_new = matches!(
+            change,
+            Change::Lost(_) | Change::Found { .. } | Change::Ping
+        );
+        if is_new && (self.version == 1 || version() == 1) {
+            return self.serial;
+        }
+        if self.confirmed == self.serial {
+            self.heard = Instant::now();
+        }
         self.serial += 1;
+        if !matches!(change, Change::Ping) {
+            self.changed = self.serial;
+        }
         let message = Message {
             serial: self.serial,
             change,
@@ -169,11 +254,41 @@ impl Successor {
     }
 
     pub(super) fn has_all(&self) -> bool {
-        self.has(self.serial)
+        self.has(self.changed) && self.dropped == 0
     }
 
-    pub(super) fn serial(&self) -> u64 {
-        self.serial
+    /// Returns how many names it cannot take over.
+    pub(super) fn dropped(&self) -> usize {
+        self.dropped
+    }
+
+    /// Returns when it is to be looked at: then it is asked whether it is there, or has not answered for too long.
+    pub(super) fn next_look(&self) -> Instant {
+        match self.confirmed == self.serial {
+            true => self.heard + PING_INTERVAL,
+            false => self.heard + UNRESPONSIVE_TIME,
+        }
+    }
+
+    /// Asks it whether it is there, if it was silent for a while. Returns whether it has not answered for too long.
+    pub(super) fn is_unresponsive(&mut self) -> bool {
+        if Instant::now() < self.next_look() {
+            return false;
+        }
+        if self.confirmed < self.serial {
+            return true;
+        }
+        self.tell(Change::Ping, Vec::new());
+        if self.confirmed == self.serial {
+            // The release before is not asked.
+            self.heard = Instant::now();
+        }
+        false
+    }
+
+    /// Returns the number of the latest change.
+    pub(super) fn changed(&self) -> u64 {
+        self.changed
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -212,18 +327,29 @@ impl Successor {
         let _ = self.child.wait();
     }
 
+    /// Ends one in whose place another is started, without waiting until the system has ended it.
+    pub(super) fn replace(mut self) {
+        let _ = self.child.kill();
+        background::run_blocking(move || drop(self.child.wait()));
+    }
+
     /// Takes the confirmations that have come.
     ///
     /// # Errors
     /// The successor has ended, or makes no sense.
-    pub(super) fn receive(&mut self) -> Result<(), Errno> {
-        let mut buffer = [0; 256];
+    pub(super) fn receive(&mut self, heard: &mut Heard) -> Result<(), Errno> {
+        let mut buffer = [0; MAX_CONFIRMED_BYTES];
         loop {
             match socket::receive(&self.stream, &mut buffer, socket::Guard::Look) {
                 Ok(Received::Message(len, ())) => {
                     let confirmed: Confirmed =
                         serde_json::from_slice(&buffer[..len]).map_err(|_| Errno::PROTO)?;
                     self.confirmed = self.confirmed.max(confirmed.serial.min(self.serial));
+                    self.heard = Instant::now();
+                    self.version = confirmed.version.max(1);
+                    self.dropped = confirmed.dropped;
+                    heard.drops.extend(confirmed.drops);
+                    heard.refuses = confirmed.refuses.or(heard.refuses.take());
                 }
                 Ok(Received::HungUp | Received::Unwanted) => return Err(Errno::CONNRESET),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
@@ -245,131 +371,11 @@ pub(super) struct Inheritance {
     /// Which files of the directory the sockets and the lock are.
     pub(super) files: HolderFiles,
     pub(super) holdings: Holdings,
+    /// What is lost. `None`: only the journal tells.
+    pub(super) lost: Option<BTreeMap<String, Lost>>,
+    /// The names that could not be taken over, and why.
+    pub(super) dropped: BTreeMap<String, String>,
 }
 
-/// Takes a holder's changes until it dies. `None`: it had not said enough yet to go on with, or this process
-/// is to end, as `stop` says when it can be read.
-pub(super) fn follow(
-    stream: BorrowedFd<'_>,
-    stop: Option<BorrowedFd<'_>>,
-    mut holdings: Holdings,
-) -> Result<Option<Inheritance>> {
-    let mut buffer =
-        vec![0; MAX_MESSAGE_BYTES + 1024 + (MAX_EARLIER_WRITERS + 1) * EARLIER_WRITER_BYTES];
-    let (mut begun, mut sockets, mut lock) = (None, None, None);
-    let mut files = HolderFiles::default();
-    loop {
-        if is_to_stop(stream, stop)? {
-            return Ok(None);
-        }
-        let received = socket::receive_until(stream, &mut buffer, MAX_FILES, Deadline::NEVER);
-        let (len, granted): (usize, Granted<PeerDescriptor>) = match received {
-            Ok(Received::Message(len, granted)) => (len, granted),
-            Ok(Received::HungUp) | Err(Errno::CONNRESET) => break,
-            Ok(Received::Unwanted) => return Err(Error::Protocol("the holder makes no sense")),
-            Err(errno) => return Err(Error::os("waiting for the holder")(errno)),
-        };
-        let Message { serial, change } = serde_json::from_slice(&buffer[..len])
-            .map_err(|_| Error::Protocol("the holder makes no sense"))?;
-        let mut granted = granted.into_iter();
-        let mut file = || {
-            let missing = Error::Protocol("the holder sent no descriptor");
-            granted.next().ok_or(missing)
-        };
-        match change {
-            Change::Begin {
-                directory,
-                is_given,
-                takeovers,
-            } => begun = Some((directory, is_given, takeovers)),
-            Change::Sockets {
-                programs,
-                importers,
-            } => {
-                sockets = Some((file()?.into_owned(), file()?.into_owned()));
-                (files.programs, files.importers) = (programs, importers);
-            }
-            Change::Lock { file: id } => {
-                lock = Some(file()?.into_owned());
-                files.lock = id;
-            }
-            Change::Record {
-                handle,
-                device,
-                kind,
-                name,
-                len,
-                note,
-                maker,
-            } => {
-                let note = HEXLOWER.decode(note.as_bytes()).unwrap_or_default();
-                let note = BackendBlob::new(&note);
-                let handle: MemoryHandle = handle.parse()?;
-                let backend = handle.fields().backend;
-                let memory = HeldSegment::received(file()?, len, note, backend);
-                holdings.add_record(Record {
-                    handle,
-                    device,
-                    kind,
-                    name,
-                    memory: Arc::new(memory),
-                    maker,
-                    names: 0,
-                })?;
-            }
-            Change::Rekey { handle, key } => {
-                holdings.rekey(&handle.parse()?, Key::from_bytes(key));
-            }
-            Change::Name(name) => drop(holdings.set_name(*name)),
-            Change::Forget { name } => drop(holdings.remove_name(&name)),
-            Change::Release { handle } => {
-                let handle: MemoryHandle = handle.parse()?;
-                let key: RecordKey = super::state::key_of(&handle);
-                holdings.remove_record(&key);
-            }
-        }
-        let confirmed = serde_json::to_vec(&Confirmed { serial }).expect("plain data");
-        let sent = loop {
-            match socket::send(stream, &confirmed, &[]) {
-                Err(Errno::AGAIN) => socket::wait_until(stream, PollFlags::OUT, Deadline::NEVER)
-                    .map_err(Error::os("answering the holder"))?,
-                sent => break sent,
-            }
-        };
-        match sent {
-            Ok(()) => {}
-            Err(Errno::PIPE | Errno::CONNRESET) => break,
-            Err(errno) => return Err(Error::os("answering the holder")(errno)),
-        }
-    }
-    let (Some((directory, is_given, takeovers)), Some((programs, importers)), Some(lock)) =
-        (begun, sockets, lock)
-    else {
-        return Ok(None);
-    };
-    Ok(Some(Inheritance {
-        directory,
-        is_given,
-        programs,
-        importers,
-        lock,
-        takeovers,
-        files,
-        holdings,
-    }))
-}
-
-/// Waits until the holder has said something, or this process is to end.
-fn is_to_stop(stream: BorrowedFd<'_>, stop: Option<BorrowedFd<'_>>) -> Result<bool> {
-    let Some(stop) = stop else {
-        return Ok(false);
-    };
-    loop {
-        let mut descriptors = [stream, stop].map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN));
-        match poll(&mut descriptors, None) {
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::os("waiting for the holder")(errno)),
-            Ok(_) => return Ok(!descriptors[1].revents().is_empty()),
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

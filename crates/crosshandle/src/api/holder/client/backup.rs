@@ -1,26 +1,32 @@
 //! The reader's side of bringing memory back when a holder and its successor have died at once.
 
-use super::client::{HeldName, Holder};
-use super::message::{Offer, OfferedPart, Question};
-use super::segment::fetch;
-use super::tuning::{ANSWER_TIMEOUT, MAX_OFFERS, OFFER_INTERVAL};
+use super::super::message::{Offer, OfferedPart, Question};
+use super::super::segment::fetch;
+use super::super::tuning::{
+    ANSWER_TIMEOUT, LOOK_INTERVAL, MAX_OFFERS, MAX_RETRY_INTERVAL, OFFER_INTERVAL,
+};
+use super::pause::Pause;
+use super::{HeldName, Holder};
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address};
+use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address, control_path};
 use crate::ipc::{ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars, Shared};
 use crate::os::process;
 use crate::pool::DEDICATED;
-use crate::sync::Mutex;
+use crate::sync::{Deadline, Mutex};
 use crate::threads::background;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
 use rustix::fs::inotify;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::thread;
+use std::sync::{Arc, OnceLock, Weak};
 
 /// What this process keeps of a name, so that it outlives even a holder that dies at the same moment as its successor:
 /// descriptors of its memory, for reading. When a new holder begins in the directory, the memory is brought back to it in
@@ -30,7 +36,7 @@ use std::thread;
 /// back any more, and dropping it frees the memory. Any thread may drop it.
 pub struct Backup {
     kept: Arc<Kept>,
-    _watch: Watch,
+    _begun: Arc<NewHolders>,
 }
 
 struct Kept {
@@ -120,9 +126,8 @@ impl Holder {
             begun: AtomicU64::new(0),
             _exporter: exporter,
         });
-        let source = NewHolders::in_directories_of(self, &kept)?;
         let backup = Backup {
-            _watch: watch(Arc::new(source))?,
+            _begun: NewHolders::tell(self, &kept)?,
             kept,
         };
         // One may have begun before it was watched for.
@@ -171,64 +176,184 @@ impl Kept {
         if self.begun.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
         }
-        let kept = Arc::clone(self);
+        let kept = Arc::downgrade(self);
         background::run_blocking(move || {
-            loop {
+            let mut pause = Pause::new(OFFER_INTERVAL, MAX_RETRY_INTERVAL);
+            let mut silent = 0;
+            // The name may be given up meanwhile.
+            while let Some(kept) = kept.upgrade() {
                 let begun = kept.begun.load(Ordering::Acquire);
-                kept.offer_soon();
+                let next = kept.offer_once(&mut silent);
+                if next == After::Retry {
+                    drop(kept);
+                    pause.wait(Deadline::NEVER);
+                    continue;
+                }
                 let done =
                     (kept.begun).compare_exchange(begun, 0, Ordering::AcqRel, Ordering::Acquire);
                 if done.is_ok() {
                     return;
                 }
+                (pause, silent) = (Pause::new(OFFER_INTERVAL, MAX_RETRY_INTERVAL), 0);
             }
         });
     }
 
-    /// Brings the memory back to a holder that has just begun.
-    fn offer_soon(&self) {
-        for _ in 0..MAX_OFFERS {
-            let turn = OFFERING.lock();
-            let offered = self.offer();
-            drop(turn);
-            let refused = match offered {
-                Err(Error::Holder {
-                    fault: HolderFault::NoHolder,
-                    ..
-                }) => {
-                    thread::sleep(OFFER_INTERVAL);
-                    continue;
-                }
-                refused => refused.err(),
-            };
-            if let Some(error) = refused {
-                tracing::debug!(name = self.name, %error, "a holder does not take a backup");
+    /// Offers the memory to a holder that has just begun. Returns whether that is to be done again: only
+    /// a holder that has a reason for refusing it ends the attempts.
+    fn offer_once(&self, silent: &mut u32) -> After {
+        let turn = OFFERING.lock();
+        let offered = self.offer();
+        drop(turn);
+        let Err(error) = offered else {
+            return After::Done;
+        };
+        tracing::debug!(name = self.name, %error, "a holder does not take a backup");
+        let is_silent = matches!(
+            &error,
+            Error::Holder {
+                fault: HolderFault::NoHolder,
+                ..
             }
-            return;
+        );
+        if is_silent {
+            // The next one that begins is noticed.
+            *silent += 1;
+            return match *silent < MAX_OFFERS {
+                true => After::Retry,
+                false => After::Done,
+            };
+        }
+        match &error {
+            Error::Holder {
+                fault: HolderFault::Busy,
+                ..
+            }
+            | Error::TimedOut(_)
+            | Error::Os { .. }
+            | Error::OutOfMemory { .. }
+            | Error::LimitReached { .. } => After::Retry,
+            _ => After::Done,
         }
     }
 }
 
-/// Tells when a holder begins: it makes its sockets anew, which its successors do not.
-struct NewHolders {
-    changes: OwnedFd,
-    kept: Weak<Kept>,
+/// What comes after an offer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// The holder has the name, or has a reason not to take it.
+    Done,
+    /// The holder could not take it at this moment.
+    Retry,
 }
 
+/// Tells the backups of this process when a holder begins in some directories: it makes its sockets anew, which its
+/// successors do not. All backups of a process share one, since the system gives a user few watches.
+struct NewHolders {
+    kept: Mutex<Vec<Weak<Kept>>>,
+    /// `None` if the directories are looked at instead.
+    watch: OnceLock<Watch>,
+}
+
+/// Those of this process, by their directories.
+static NEW_HOLDERS: Mutex<BTreeMap<Vec<PathBuf>, Weak<NewHolders>>> = Mutex::new(BTreeMap::new());
+
 impl NewHolders {
-    fn in_directories_of(holder: &Holder, kept: &Arc<Kept>) -> Result<Self> {
-        let failed = Error::os("watching the socket directory for a holder");
+    /// Tells a backup of holders that begin, until the result is dropped.
+    fn tell(holder: &Holder, kept: &Arc<Kept>) -> Result<Arc<Self>> {
+        let directories = address::directories(holder.socket_dir.as_deref());
+        let mut all = NEW_HOLDERS.lock();
+        all.retain(|_, of| of.strong_count() > 0);
+        let known = all.get(&directories).and_then(Weak::upgrade);
+        let this = match known {
+            Some(known) => known,
+            None => {
+                let new = Self::watch(&directories)?;
+                all.insert(directories, Arc::downgrade(&new));
+                new
+            }
+        };
+        drop(all);
+        this.kept.lock().push(Arc::downgrade(kept));
+        Ok(this)
+    }
+
+    fn watch(directories: &[PathBuf]) -> Result<Arc<Self>> {
+        let this = Arc::new(Self {
+            kept: Mutex::new(Vec::new()),
+            watch: OnceLock::new(),
+        });
+        match Changes::of(directories, &this) {
+            Ok(changes) => {
+                let _ = this.watch.set(watch(Arc::new(changes))?);
+            }
+            // Of a user's processes together.
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::NOMEM) => {
+                look_now_and_then(directories.to_vec(), Arc::downgrade(&this));
+            }
+            Err(errno) => {
+                let failed = Error::os("watching the socket directory for a holder");
+                return Err(failed(errno));
+            }
+        }
+        Ok(this)
+    }
+
+    fn holder_began(&self) {
+        let mut kept = self.kept.lock();
+        kept.retain(|kept| kept.strong_count() > 0);
+        let all: Vec<_> = kept.iter().filter_map(Weak::upgrade).collect();
+        drop(kept);
+        for kept in all {
+            kept.holder_began();
+            // Dropping the last reference is not for the thread that watches.
+            if let Some(last) = Arc::into_inner(kept) {
+                background::run_blocking(move || drop(last));
+            }
+        }
+    }
+}
+
+/// Looks for new holders where the system has no watch left.
+fn look_now_and_then(directories: Vec<PathBuf>, of: Weak<NewHolders>) {
+    let files = move || -> Vec<_> {
+        let paths = directories.iter().map(|path| control_path(path));
+        let id = |status: std::fs::Metadata| (status.dev(), status.ino(), status.ctime_nsec());
+        paths
+            .map(|path| std::fs::symlink_metadata(path).ok().map(id))
+            .collect()
+    };
+    let mut before = files();
+    background::repeat(LOOK_INTERVAL, move || {
+        let Some(of) = of.upgrade() else { return false };
+        let now = files();
+        if now != before {
+            before = now;
+            of.holder_began();
+        }
+        true
+    });
+}
+
+/// What the kernel tells of the directories.
+struct Changes {
+    changes: OwnedFd,
+    of: Weak<NewHolders>,
+}
+
+impl Changes {
+    fn of(directories: &[PathBuf], of: &Arc<NewHolders>) -> std::result::Result<Self, Errno> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        let changes = inotify::init(flags).map_err(&failed)?;
-        let mut found = Err(rustix::io::Errno::NOENT);
-        for directory in address::directories(holder.socket_dir.as_deref()) {
-            let watched = inotify::add_watch(&changes, &directory, inotify::WatchFlags::CREATE);
+        let changes = inotify::init(flags)?;
+        let mut found = Err(Errno::NOENT);
+        for directory in directories {
+            let watched = inotify::add_watch(&changes, directory, inotify::WatchFlags::CREATE);
             found = found.or(watched);
         }
-        found.map_err(failed)?;
+        found?;
         Ok(Self {
             changes,
-            kept: Arc::downgrade(kept),
+            of: Arc::downgrade(of),
         })
     }
 
@@ -249,7 +374,7 @@ impl NewHolders {
     }
 }
 
-impl Source for NewHolders {
+impl Source for Changes {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
     }
@@ -259,14 +384,14 @@ impl Source for NewHolders {
     }
 
     fn ready(&self, _: Registration) -> Next {
-        let Some(kept) = self.kept.upgrade() else {
+        let Some(of) = self.of.upgrade() else {
             return Next::Forget;
         };
         if self.take() {
-            kept.holder_began();
+            of.holder_began();
         }
-        // Dropping the last reference is not for this thread.
-        if let Some(last) = Arc::into_inner(kept) {
+        // It has a watch, whose end is not for this thread.
+        if let Some(last) = Arc::into_inner(of) {
             background::run_blocking(move || drop(last));
         }
         Next::Continue

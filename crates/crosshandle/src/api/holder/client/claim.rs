@@ -1,8 +1,8 @@
 //! The program's side of claims: one writer of a name at a time.
 
-use super::client::{HeldName, Holder, new_request, senseless};
-use super::message::{Answer, Question};
-use super::tuning::CLAIM_INTERVAL;
+use super::super::message::{Answer, Question};
+use super::super::tuning::CLAIM_INTERVAL;
+use super::{HeldName, Holder, new_request, senseless};
 use crate::error::{Error, HolderFault, Result};
 use crate::sync::Deadline;
 use crate::threads::background;

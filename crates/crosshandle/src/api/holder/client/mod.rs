@@ -1,9 +1,18 @@
 //! The program's side: asks a holder for names, and hands memory over to it.
 
+mod backup;
+mod claim;
+mod pause;
+
+pub use backup::Backup;
+pub use claim::{ClaimOptions, Lease};
+
 use super::message::{
     Answer, Entry, Hold, PROTOCOL, Part, Question, Recovered, Request, Status, Tokens,
 };
-use super::tuning::{ANSWER_TIMEOUT, MAX_MESSAGE_BYTES, MAX_RECONNECTS, RECONNECT_INTERVAL};
+use super::tuning::{
+    ANSWER_TIMEOUT, MAX_MESSAGE_BYTES, MAX_RECONNECTS, MAX_RETRY_INTERVAL, RECONNECT_INTERVAL,
+};
 use crate::api::memory::Memory;
 use crate::error::{Error, HolderFault, Result};
 use crate::handle::MemoryHandle;
@@ -13,6 +22,7 @@ use crate::os::socket::{self, Granted, Guard, Received};
 use crate::sync::Deadline;
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use crate::types::report::ObjectKind;
+use pause::Pause;
 use rustix::io::Errno;
 use std::fmt;
 use std::path::PathBuf;
@@ -22,9 +32,9 @@ use std::time::Duration;
 /// may use it. Each call connects anew, and goes on with the successor if the holder dies meanwhile.
 #[derive(Clone, Debug)]
 pub struct Holder {
-    pub(super) socket_dir: Option<PathBuf>,
-    pub(super) peers: PeerPolicy,
-    pub(super) timeout: Duration,
+    socket_dir: Option<PathBuf>,
+    peers: PeerPolicy,
+    timeout: Duration,
     token: Option<String>,
 }
 
@@ -341,7 +351,7 @@ impl Holder {
     }
 
     /// Returns a holder that waits for so long.
-    pub(super) fn within(&self, timeout: Duration) -> Self {
+    fn within(&self, timeout: Duration) -> Self {
         Self {
             timeout,
             ..self.clone()
@@ -411,14 +421,14 @@ impl Holder {
         self.done(Question::Stop)
     }
 
-    pub(super) fn opened(&self, question: Question) -> Result<HeldName> {
+    fn opened(&self, question: Question) -> Result<HeldName> {
         match self.ask(question)? {
             Answer::Opened(entry) => entry.try_into(),
             _ => Err(senseless()),
         }
     }
 
-    pub(super) fn done(&self, question: Question) -> Result<()> {
+    fn done(&self, question: Question) -> Result<()> {
         match self.ask(question)? {
             Answer::Done => Ok(()),
             _ => Err(senseless()),
@@ -426,7 +436,7 @@ impl Holder {
     }
 
     /// Asks a question, again if the holder dies meanwhile. All questions may be asked twice.
-    pub(super) fn ask(&self, question: Question) -> Result<Answer> {
+    fn ask(&self, question: Question) -> Result<Answer> {
         self.ask_until(question, Deadline::after(self.timeout))
     }
 
@@ -441,14 +451,28 @@ impl Holder {
             return Err(Error::invalid("the names, tokens and labels are too long"));
         }
         let mut attempts = 0;
+        let mut holder = 0;
+        let mut pause = Pause::new(RECONNECT_INTERVAL, MAX_RETRY_INTERVAL);
         loop {
-            match self.ask_once(&bytes, deadline) {
+            match self.ask_once(&bytes, deadline, &mut holder) {
                 Err(Errno::PIPE | Errno::CONNRESET) if attempts < MAX_RECONNECTS => {
                     attempts += 1;
-                    deadline.sleep(RECONNECT_INTERVAL);
+                    pause.wait(deadline);
                 }
+                // The holder serves every user and process in turn, so this one's turn comes.
+                Ok(Answer::Refused {
+                    fault: HolderFault::Busy,
+                    ..
+                }) if !deadline.is_over() => pause.wait(deadline),
                 Err(Errno::TIMEDOUT) => {
-                    return Err(Error::TimedOut("waiting for the holder's answer"));
+                    return Err(match holder {
+                        0 => Error::TimedOut("waiting for the holder's answer"),
+                        pid => Error::NoAnswer {
+                            doing: "waiting for the answer of the holder,",
+                            pid,
+                            program: process::program_of(pid),
+                        },
+                    });
                 }
                 Err(Errno::NOENT) => return Err(self.no_holder()),
                 Err(Errno::PERM) => {
@@ -467,9 +491,17 @@ impl Holder {
         }
     }
 
-    fn ask_once(&self, request: &[u8], deadline: Deadline) -> Result<Answer, Errno> {
+    /// Asks once. `holder` is set to the holder's process id, if it has one in this process's namespace.
+    fn ask_once(
+        &self,
+        request: &[u8],
+        deadline: Deadline,
+        holder: &mut u32,
+    ) -> Result<Answer, Errno> {
         let stream = PeerStream::new(self.connect(deadline)?, Guard::Look, ());
-        if !self.peers.admits(socket::peer(&stream)?.uid) {
+        let peer = socket::peer(&stream)?;
+        *holder = peer.pid;
+        if !self.peers.admits(peer.uid) {
             return Err(Errno::PERM);
         }
         match socket::send(&stream, request, &[]) {
@@ -519,13 +551,13 @@ impl Holder {
 const LIST_SLACK: usize = 64 << 10;
 
 /// Returns a number for a question that may be asked twice and is to be done once.
-pub(super) fn new_request() -> Result<u64> {
+fn new_request() -> Result<u64> {
     let mut bytes = [0; 8];
     process::random(&mut bytes).map_err(Error::os("asking for random numbers"))?;
     Ok(u64::from_ne_bytes(bytes).max(1))
 }
 
-pub(super) fn senseless() -> Error {
+fn senseless() -> Error {
     Error::Protocol("the holder answers another question")
 }
 

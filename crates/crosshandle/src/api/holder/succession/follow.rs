@@ -1,0 +1,334 @@
+//! The successor's side: it follows a holder's changes until that one dies. Nothing that a
+//! holder tells of one name ends it: it drops that name, and says so.
+
+use super::super::identity::Maker;
+use super::super::journal::Lost;
+use super::super::segment::HeldSegment;
+use super::super::state::{Holdings, Name, Record, RecordKey, key_of};
+use super::{
+    Change, Confirmed, Inheritance, MAX_CHANGE_BYTES, MAX_CONFIRMED_BYTES, MAX_FILES, Message,
+    OLDEST_VERSION, version,
+};
+use crate::error::{Error, Result};
+use crate::handle::{Key, MemoryHandle};
+use crate::ipc::broker::HolderFiles;
+use crate::ipc::broker::protocol::BackendBlob;
+use crate::os::socket::{self, Granted, Received};
+use crate::sync::Deadline;
+use crate::threads::disposer::PeerDescriptor;
+use crate::types::report::ObjectKind;
+use data_encoding::HEXLOWER;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Takes a holder's changes until it dies. `None`: it had not said enough yet to go on with, or this process
+/// is to end, as `stop` says when it can be read.
+///
+/// # Errors
+/// The holder is of a release that this one does not follow, or makes no sense; limits of the system.
+pub(crate) fn follow(
+    stream: BorrowedFd<'_>,
+    stop: Option<BorrowedFd<'_>>,
+    holdings: Holdings,
+) -> Result<Option<Inheritance>> {
+    let mut follower = Follower::new(holdings);
+    let mut buffer = vec![0; MAX_CHANGE_BYTES];
+    loop {
+        if is_to_stop(stream, stop)? {
+            return Ok(None);
+        }
+        let received = socket::receive_until(stream, &mut buffer, MAX_FILES, Deadline::NEVER);
+        let (len, granted): (usize, Granted<PeerDescriptor>) = match received {
+            Ok(Received::Message(len, granted)) => (len, granted),
+            Ok(Received::HungUp) | Err(Errno::CONNRESET) => break,
+            Ok(Received::Unwanted) => return Err(Error::Protocol("the holder makes no sense")),
+            Err(errno) => return Err(Error::os("waiting for the holder")(errno)),
+        };
+        let message = serde_json::from_slice::<Message>(&buffer[..len]);
+        let refusal = match message {
+            Ok(Message { serial, change }) => {
+                follower.serial = serial;
+                follower.take(change, granted).err()
+            }
+            Err(_) => Some(Error::Protocol(
+                "the holder says what this release does not understand",
+            )),
+        };
+        let mut confirmed = follower.confirm();
+        confirmed.refuses = refusal.as_ref().map(ToString::to_string);
+        let is_followed = answer(stream, &confirmed)?;
+        if let Some(error) = refusal {
+            return Err(error);
+        }
+        if !is_followed {
+            break;
+        }
+    }
+    Ok(follower.inherit())
+}
+
+/// Sends a confirmation. Returns whether the holder is there.
+fn answer(stream: BorrowedFd<'_>, confirmed: &Confirmed) -> Result<bool> {
+    let mut bytes = serde_json::to_vec(confirmed).expect("plain data");
+    if bytes.len() > MAX_CONFIRMED_BYTES {
+        let short = Confirmed {
+            drops: None,
+            refuses: None,
+            ..*confirmed
+        };
+        bytes = serde_json::to_vec(&short).expect("plain data");
+    }
+    loop {
+        match socket::send(stream, &bytes, &[]) {
+            Ok(()) => return Ok(true),
+            Err(Errno::AGAIN) => socket::wait_until(stream, PollFlags::OUT, Deadline::NEVER)
+                .map_err(Error::os("answering the holder"))?,
+            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(false),
+            Err(errno) => return Err(Error::os("answering the holder")(errno)),
+        }
+    }
+}
+
+/// What a successor has been told so far.
+struct Follower {
+    serial: u64,
+    begun: Option<(PathBuf, bool, u64)>,
+    sockets: Option<(OwnedFd, OwnedFd)>,
+    lock: Option<OwnedFd>,
+    files: HolderFiles,
+    holdings: Holdings,
+    /// The holder's version.
+    version: u32,
+    lost: BTreeMap<String, Lost>,
+    /// Records that could not be taken, and why.
+    refused: BTreeMap<RecordKey, String>,
+    dropped: BTreeMap<String, String>,
+    /// One of them that the holder was not told of.
+    drops: Option<(String, String)>,
+}
+
+/// A record as it is told.
+struct Told {
+    handle: MemoryHandle,
+    device: String,
+    kind: ObjectKind,
+    name: String,
+    len: u64,
+    note: String,
+    maker: Maker,
+}
+
+impl Follower {
+    fn new(holdings: Holdings) -> Self {
+        Self {
+            serial: 0,
+            begun: None,
+            sockets: None,
+            lock: None,
+            files: HolderFiles::default(),
+            holdings,
+            version: 0,
+            lost: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            dropped: BTreeMap::new(),
+            drops: None,
+        }
+    }
+
+    /// Takes note of a change.
+    ///
+    /// # Errors
+    /// The holder cannot be followed at all.
+    fn take(&mut self, change: Change, granted: Granted<PeerDescriptor>) -> Result<()> {
+        let mut granted = granted.into_iter();
+        let mut file = || {
+            let missing = Error::Protocol("the holder sent no descriptor");
+            granted.next().ok_or(missing)
+        };
+        match change {
+            Change::Begin {
+                directory,
+                is_given,
+                takeovers,
+                version: holders,
+            } => {
+                let own = version();
+                if !(OLDEST_VERSION.max(own.saturating_sub(1))..=own).contains(&holders) {
+                    return Err(Error::invalid(format!(
+                        "this successor (crosshandle {}) speaks version {own} and follows holders of version \
+                         {} or {own}, and the holder is of version {holders}: upgrade one release at a time",
+                        env!("CARGO_PKG_VERSION"),
+                        own.saturating_sub(1).max(OLDEST_VERSION),
+                    )));
+                }
+                self.version = holders;
+                self.begun = Some((directory, is_given, takeovers));
+            }
+            Change::Sockets {
+                programs,
+                importers,
+            } => {
+                self.sockets = Some((file()?.into_owned(), file()?.into_owned()));
+                (self.files.programs, self.files.importers) = (programs, importers);
+            }
+            Change::Lock { file: id } => {
+                self.lock = Some(file()?.into_owned());
+                self.files.lock = id;
+            }
+            Change::Record {
+                handle,
+                device,
+                kind,
+                name,
+                len,
+                note,
+                maker,
+            } => {
+                // Without a key it is of no name.
+                if let Ok(handle) = handle.parse::<MemoryHandle>() {
+                    let told = Told {
+                        handle,
+                        device,
+                        kind,
+                        name,
+                        len,
+                        note,
+                        maker,
+                    };
+                    let added = file().and_then(|file| self.add_record(told, file));
+                    if let Err(error) = added {
+                        self.refused.insert(key_of(&handle), error.to_string());
+                    }
+                }
+            }
+            Change::Rekey { handle, key } => {
+                if let Ok(handle) = handle.parse::<MemoryHandle>() {
+                    match self.refused.remove(&key_of(&handle)) {
+                        Some(why) => drop(self.refused.insert(key, why)),
+                        None => drop(self.holdings.rekey(&handle, Key::from_bytes(key))),
+                    }
+                }
+            }
+            Change::Name(name) => self.set_name(*name),
+            Change::Forget { name } => {
+                self.forget(&name);
+            }
+            Change::Release { handle } => {
+                if let Ok(handle) = handle.parse::<MemoryHandle>() {
+                    self.refused.remove(&key_of(&handle));
+                    self.holdings.remove_record(&key_of(&handle));
+                }
+            }
+            Change::Lost(lost) => drop(self.lost.insert(lost.name.name.clone(), *lost)),
+            Change::Found { name } => drop(self.lost.remove(&name)),
+            Change::Ping => {}
+        }
+        Ok(())
+    }
+
+    fn add_record(&mut self, told: Told, file: PeerDescriptor) -> Result<()> {
+        let note = HEXLOWER.decode(told.note.as_bytes());
+        let note = note.map_err(|_| Error::Protocol("the holder's note is no text"))?;
+        let backend = told.handle.fields().backend;
+        let memory = HeldSegment::received(file, told.len, BackendBlob::new(&note), backend);
+        self.holdings.add_record(Record {
+            handle: told.handle,
+            device: told.device,
+            kind: told.kind,
+            name: told.name,
+            memory: Arc::new(memory),
+            maker: told.maker,
+            names: BTreeSet::new(),
+        })
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.dropped.remove(name);
+        drop(self.holdings.remove_name(name));
+    }
+
+    /// Takes a name, or drops it if its memory is not here: a version before would be the wrong one.
+    fn set_name(&mut self, name: Name) {
+        let missing =
+            (name.parts.iter().map(|part| part.handles())).find_map(|handles| match handles {
+                Ok((handle, read_only)) => {
+                    let mut handles = handle.into_iter().chain([read_only]);
+                    handles.find_map(|handle| self.missing(&handle))
+                }
+                Err(error) => Some(error.to_string()),
+            });
+        self.lost.remove(&name.name);
+        match missing {
+            None => {
+                self.dropped.remove(&name.name);
+                drop(self.holdings.set_name(name));
+            }
+            Some(why) => {
+                self.forget(&name.name);
+                self.drops = Some((name.name.clone(), why.clone()));
+                self.dropped.insert(name.name, why);
+            }
+        }
+    }
+
+    /// Returns why a record is not here.
+    fn missing(&self, handle: &MemoryHandle) -> Option<String> {
+        let found = self.holdings.records().get(&key_of(handle));
+        if found.is_some_and(|record| record.handle == *handle) {
+            return None;
+        }
+        let why = self.refused.get(&key_of(handle)).cloned();
+        Some(why.unwrap_or_else(|| "its memory has not come".into()))
+    }
+
+    fn confirm(&mut self) -> Confirmed {
+        Confirmed {
+            serial: self.serial,
+            version: version(),
+            refuses: None,
+            drops: self.drops.take(),
+            dropped: self.dropped.len(),
+        }
+    }
+
+    fn inherit(self) -> Option<Inheritance> {
+        let (Some((directory, is_given, takeovers)), Some((programs, importers)), Some(lock)) =
+            (self.begun, self.sockets, self.lock)
+        else {
+            return None;
+        };
+        // Dropped names are in the journal, and holders of version 1 do not tell what is lost.
+        let is_told = self.version > 1 && self.dropped.is_empty();
+        Some(Inheritance {
+            directory,
+            is_given,
+            programs,
+            importers,
+            lock,
+            takeovers,
+            files: self.files,
+            holdings: self.holdings,
+            lost: is_told.then_some(self.lost),
+            dropped: self.dropped,
+        })
+    }
+}
+
+/// Waits until the holder has said something, or this process is to end.
+fn is_to_stop(stream: BorrowedFd<'_>, stop: Option<BorrowedFd<'_>>) -> Result<bool> {
+    let Some(stop) = stop else {
+        return Ok(false);
+    };
+    loop {
+        let mut descriptors = [stream, stop].map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN));
+        match poll(&mut descriptors, None) {
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::os("waiting for the holder")(errno)),
+            Ok(_) => return Ok(!descriptors[1].revents().is_empty()),
+        }
+    }
+}
