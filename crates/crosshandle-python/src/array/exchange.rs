@@ -98,7 +98,7 @@ unsafe fn array_of<'py>(py: Python<'py>, object: *mut c_void) -> PyResult<Bound<
     // SAFETY: as the caller promises.
     let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
     let array = object.cast_into::<Array>()?;
-    array.get().wait_ready(py)?;
+    array.get().wait_ready(py, None)?;
     Ok(array)
 }
 
