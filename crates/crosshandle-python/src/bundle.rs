@@ -9,6 +9,7 @@ use crate::handle::EventHandle;
 use crate::interrupt::{self, detached_for};
 use crate::memory::{Memory, SharedMemory};
 use crosshandle::MemoryHandle;
+use crosshandle::adapter_support::PerProcess;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
@@ -177,7 +178,7 @@ fn add<'py>(
 
 /// The default contexts of devices, as they were asked for.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
-static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
 
 /// Forgets which contexts are the default ones, so that they can end: the interpreter is about to.
 #[pyfunction]
