@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, SupportsBytes, final
+from typing import Any, ClassVar, SupportsBytes, final
 
 __version__: str
 
@@ -217,6 +217,7 @@ class Array:
         copy: bool | None = None,
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    __dlpack_c_exchange_api__: ClassVar[Any]
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
         """Returns NumPy's array of the same bytes, as `numpy.asarray` asks for it."""
