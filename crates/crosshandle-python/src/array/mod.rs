@@ -4,6 +4,7 @@ pub(crate) mod arguments;
 mod buffer;
 pub(crate) mod dlpack;
 mod dtype;
+pub(crate) mod exchange;
 mod layout;
 
 pub(crate) use crosshandle::handle::bundle::MAX_DIMENSIONS;
@@ -12,6 +13,7 @@ pub(crate) use layout::Layout;
 
 use crate::context::streams;
 use crate::event::Event;
+use crate::foreign::torch_tensor;
 use crate::handle::MemoryHandle;
 use crate::memory::SharedMemory;
 use crate::memory::pending;
@@ -21,7 +23,7 @@ use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueErro
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The numbers of CUDA's default streams: the one that waits for all others, and each thread's own.
@@ -40,6 +42,8 @@ pub(crate) struct Array {
     pub(crate) read_only: bool,
     /// The event and the number of the signal that say that the bytes are there.
     ready: Option<(Py<Event>, u64)>,
+    /// Sizes and steps in elements, as DLPack counts them: for those who borrow them.
+    numbers: OnceLock<Box<[i64]>>,
     /// What ended the last wait for a view of the buffer, and when.
     buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
@@ -62,6 +66,7 @@ impl Array {
             layout,
             read_only,
             ready: None,
+            numbers: OnceLock::new(),
             buffer_wait: Mutex::new(None),
         })
     }
@@ -182,9 +187,13 @@ impl Array {
     /// Returns a tensor, which can write memory that is read-only: the caller sees to that.
     fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
         let own = slf.get();
-        if own.is_ready() {
+        let is_ready = own.is_ready();
+        if is_ready && let Some(tensor) = torch_tensor(py, || dlpack::managed(own, false))? {
+            return Ok(tensor);
+        }
+        let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
+        if is_ready {
             // Without torch's questions for device and stream, which take longer than all the rest.
             return from_dlpack.call1((dlpack::unversioned(py, own)?,));
         }
@@ -460,6 +469,12 @@ impl Array {
         }
         own.order_before(slf.py(), stream)?;
         dlpack::capsule(slf, max_version)
+    }
+
+    /// DLPack's table of C functions, by which libraries take arrays without a call of Python.
+    #[classattr]
+    fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(exchange::capsule(py)?.unbind())
     }
 
     /// Returns the device of the bytes, as DLPack numbers it.

@@ -26,4 +26,5 @@ pub(crate) use adopt::{Wholes, adopt_all, laid_over};
 pub(crate) use bytes::Bytes;
 pub(crate) use copy::{copied, filled, moved};
 pub(crate) use description::{Foreign, describe};
+pub(crate) use exchange::torch_tensor;
 pub(crate) use interface::swapped;
