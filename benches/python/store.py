@@ -146,7 +146,7 @@ class Orders:
 
     def sleep(self, name: str, to: str | None = None) -> float:
         begin = time.monotonic()
-        self.held[name].sleep(to)
+        self.held[name].sleep(to, keep_tensors=True)
         return time.monotonic() - begin
 
     def wake(self, name: str) -> tuple[float, int]:

@@ -48,7 +48,7 @@ fn judge(bytes: &[u8]) -> Result<(), BundleError> {
 /// Returns the bytes with the start of a bundle and right sums: a fuzzer does not find a CRC by itself.
 /// Whatever begins as a handle does gets its tag too.
 fn mended(data: &[u8]) -> Vec<u8> {
-    let mut bytes = [b"xhb2", data].concat();
+    let mut bytes = [b"xhb3", data].concat();
     let mut at = 0;
     while let Some(window) = bytes.get(at..at + HANDLE_SIZE) {
         match window.starts_with(b"XHDL") {

@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 use crate::{Result, process, tools};
 
 /// The harness's programs.
-const PROGRAMS: [&str; 2] = ["conformance", "crosshandle-peer"];
+const PROGRAMS: [&str; 3] = ["conformance", "crosshandle-peer", "crosshandle"];
 /// Environment variable that names the bug which a build with `planted-bugs` has.
 const PLANTED_BUG: &str = "CROSSHANDLE_PLANTED_BUG";
 /// Cases of the sample on Level Zero.
@@ -25,8 +25,11 @@ const CHECK_LIMIT: Duration = Duration::from_secs(200);
 /// Builds the harness with a feature, beside what else is built, and keeps its programs in a directory
 /// of their own: other builds replace them.
 fn build(workspace: &Workspace, feature: &str) -> Result<()> {
-    let mut command = workspace.cargo(&["build", "--locked", "--bins", "--features", feature]);
+    let feature = format!("crosshandle-conformance/{feature}");
+    let mut command = workspace.cargo(&["build", "--locked", "--bins", "--features", &feature]);
+    // Together, so that the command announces its stores, too.
     command.args(["--package", "crosshandle-conformance"]);
+    command.args(["--package", "crosshandle-cli"]);
     Step::new(workspace, "build the fault harness", command).run()?;
     let directory = directory(workspace);
     let copied = fs::create_dir_all(&directory).and_then(|()| {
@@ -55,7 +58,10 @@ fn harness(workspace: &Workspace, words: &[&str]) -> Command {
 pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     build(workspace, "fault-steps")?;
     let command = harness(workspace, &["faults", "--sample", "--jobs", "2"]);
-    Step::new(workspace, "faults at every step", command).run_noting(last_line)
+    Step::new(workspace, "faults at every step", command).run_noting(last_line)?;
+    let words = ["faults", "--programs", "--sample", "--jobs", "2"];
+    let command = harness(workspace, &words);
+    Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)
 }
 
 /// Plays a smaller sample on the simulated Level Zero driver, with the stock loader in the directory

@@ -1,42 +1,31 @@
 //! Bundles: the bytes that carry arrays to other processes. The library has their format
 //! (`crosshandle::handle::bundle`); `crosshandle/_sharing.py` has the grammar of their structure.
 
-use crate::array::{Array, Dtype, Layout};
+use crate::array::{Array, Dtype, Layout, Ready, Signal};
 use crate::context::{Context, default_context};
-use crate::error::Result;
-use crate::event::{Event, leave_events_open};
+use crate::error::{Failure, Result};
+use crate::event::leave_events_open;
 use crate::handle::EventHandle;
 use crate::interrupt::{self, detached_for};
 use crate::memory::{Memory, SharedMemory};
-use crosshandle::MemoryHandle;
+use crosshandle::adapter_support::PerProcess;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
 use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE};
+use crosshandle::{Error, MemoryHandle};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
-/// `event`: the handle of an event and the number of the signal after which they are ready.
-#[pyfunction]
-#[pyo3(signature = (structure, arrays, read_only, *, event = None))]
-pub(crate) fn pack<'py>(
-    py: Python<'py>,
-    structure: &str,
-    arrays: &Bound<'py, PyList>,
-    read_only: bool,
-    event: Option<(PyRef<'py, EventHandle>, u64)>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let bundle = gather(structure, arrays, read_only, event)?;
-    Ok(PyBytes::new(py, &bundle.encode().map_err(refused)?))
-}
-
-/// Packs as `pack` does. A long table goes into memory of the context, which is the second result: keep it
+/// `event`: the handle of an event and the number of the signal after which all of them are ready; without it each
+/// array keeps its own signals. A long table goes into memory of the context, which is the second result: keep it
 /// for as long as somebody may unpack the bytes. Otherwise the second result is None.
 #[pyfunction]
 #[pyo3(signature = (context, structure, arrays, read_only, *, event = None))]
@@ -49,10 +38,51 @@ pub(crate) fn pack_shared<'py>(
     event: Option<(PyRef<'py, EventHandle>, u64)>,
 ) -> PyResult<(Bound<'py, PyBytes>, Option<Memory>)> {
     let bundle = gather(structure, arrays, read_only, event)?;
+    // A program that shares the same arrays over and over has one table of them.
+    if let Some((bytes, table)) = recent_table(&bundle) {
+        return Ok((PyBytes::new(py, &bytes), Some(Memory::of(table))));
+    }
     let packed: Result<_> = context.0.pack_bundle(&bundle).map_err(Into::into);
     let (bytes, table) = packed?.into_parts();
-    let table = table.map(|memory| Memory::allocated(memory, context.0.clone()));
-    Ok((PyBytes::new(py, &bytes), table))
+    let sent = PyBytes::new(py, &bytes);
+    let Some(table) = table else {
+        return Ok((sent, None));
+    };
+    let table = Memory::allocated(table, context.0.clone());
+    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    recent.truncate(MAX_RECENT - 1);
+    recent.push_front(Recent {
+        bundle,
+        bytes,
+        table: Arc::downgrade(&table.shared()?),
+        process: std::process::id(),
+    });
+    drop(recent);
+    Ok((sent, Some(table)))
+}
+
+/// A bundle with a table in shared memory.
+struct Recent {
+    bundle: Bundle,
+    bytes: Vec<u8>,
+    table: Weak<SharedMemory>,
+    /// A forked child has no memory that others can open.
+    process: u32,
+}
+
+/// Bundles with tables that were packed last, the latest first. Halved or doubled: programs that share more than so
+/// many trees in turn make a table each time, or not.
+static RECENT: Mutex<VecDeque<Recent>> = Mutex::new(VecDeque::new());
+const MAX_RECENT: usize = 8;
+
+/// Returns the bytes and the table of an equal bundle, if something keeps that.
+fn recent_table(bundle: &Bundle) -> Option<(Vec<u8>, Arc<SharedMemory>)> {
+    let recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    let mut equal = recent
+        .iter()
+        .filter(|recent| recent.process == process && recent.bundle == *bundle);
+    equal.find_map(|recent| Some((recent.bytes.clone(), recent.table.upgrade()?)))
 }
 
 /// Unpacks a bundle, and opens its memory: in `context`, or each array in the default context of its device. Returns
@@ -80,28 +110,98 @@ pub(crate) fn unpack<'py>(
         Some(context) => Ok(context.clone()),
         None => context_of(py, handle),
     };
-    let ready = match bundle.event {
-        None => None,
-        Some(ReadyEvent { handle, value }) => {
-            let context = match bundle.arrays.first() {
-                Some(array) => context_of(&array.handle)?,
-                None => default_context(py, None)?,
-            };
-            let context = &context.get().0;
-            let event = detached_for(py, timeout, || context.open_event(&handle))?;
-            Some((Py::new(py, Event::new(event, Some(handle)))?, value))
-        }
-    };
-    let opened = open_all(py, &bundle.arrays, writable, timeout, context_of)?;
+    let signals = open_signals(py, &bundle, timeout, context_of)?;
+    let is_empty = |array: &BundledArray| array.layout.dimensions.iter().any(|own| own.size == 0);
+    // An array without elements has no bytes to open, and nobody has to keep them.
+    let full = bundle.arrays.iter().filter(|array| !is_empty(array));
+    let mut opened = open_all(py, full, writable, timeout, context_of)?.into_iter();
+    let mut waits = Vec::new();
     let arrays = PyList::empty(py);
-    for (array, memory) in bundle.arrays.into_iter().zip(opened) {
-        let array = Array::new(memory, layout_of(array.layout)?)?;
-        arrays.append(match &ready {
-            Some((event, value)) => array.after(event.clone_ref(py), *value),
-            None => array,
-        })?;
+    for array in bundle.arrays {
+        let mut layout = layout_of(array.layout)?;
+        let (memory, read_only) = match layout.elements() {
+            0 => {
+                layout.offset = 0;
+                let context = context_of(&array.handle)?;
+                let read_only = array.read_only || array.handle.is_read_only() || !writable;
+                (context.get().nothing(py)?, read_only)
+            }
+            _ => (
+                opened.next().expect("one for each array with elements"),
+                false,
+            ),
+        };
+        let ready = array
+            .ready
+            .iter()
+            .filter_map(|index| signals[*index as usize].clone());
+        let ready = Ready::new(ready.collect());
+        if !array.ready.is_empty() && layout.elements() > 0 {
+            waits.push((
+                Arc::clone(&memory),
+                layout.bytes(),
+                array.ready,
+                ready.clone(),
+            ));
+        }
+        arrays.append(Array::of(memory, layout, read_only)?.after(ready))?;
     }
+    note_arrivals(waits);
     Ok((bundle.structure, arrays))
+}
+
+/// Opens the events of a bundle, each once, in the context of the first array. `None`: the event has ended, and its
+/// signal had completed before.
+fn open_signals<'py>(
+    py: Python<'py>,
+    bundle: &Bundle,
+    timeout: Option<Duration>,
+    context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
+) -> PyResult<Vec<Option<Arc<Signal>>>> {
+    let mut opened: HashMap<[u8; HANDLE_SIZE], crosshandle::Result<crosshandle::Event>> =
+        HashMap::new();
+    let mut signals = Vec::with_capacity(bundle.signals.len());
+    for signal in &bundle.signals {
+        let event = match opened.entry(*signal.handle.as_bytes()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let context = match bundle.arrays.first() {
+                    Some(array) => context_of(&array.handle)?,
+                    None => default_context(py, None)?,
+                };
+                let context = &context.get().0;
+                vacant.insert(interrupt::released(py, timeout, || {
+                    context.open_event(&signal.handle)
+                }))
+            }
+        };
+        signals.push(match event {
+            Ok(event) => {
+                let signal = Signal::new(event.clone(), signal.handle, signal.value);
+                Some(Arc::new(signal))
+            }
+            Err(Error::Stale | Error::ExporterGone { .. }) if signal.is_complete => None,
+            Err(error) => return Err(Failure::from(error.clone()).into()),
+        });
+    }
+    Ok(signals)
+}
+
+/// An array that waits for signals: its memory, its bytes there, and the signals, by their indexes too.
+type Wait = (Arc<SharedMemory>, Range<usize>, Vec<u32>, Ready);
+
+/// Notes for each memory when its bytes are there, so that all views of them wait.
+fn note_arrivals(waits: Vec<Wait>) {
+    // As a rule all arrays wait for the same signals: then it is noted once for each memory.
+    let is_one = waits.windows(2).all(|pair| pair[0].2 == pair[1].2);
+    let mut noted = HashSet::new();
+    for (memory, bytes, _, ready) in waits {
+        if !is_one {
+            memory.arrivals.add(bytes, ready);
+        } else if noted.insert(Arc::as_ptr(&memory).addr()) {
+            memory.arrivals.add(0..memory.memory.len(), ready);
+        }
+    }
 }
 
 /// Handles that are opened at once.
@@ -112,9 +212,9 @@ struct Group<'py> {
 }
 
 /// Opens the memory of a bundle's arrays, that of each context at once. Returns that of each array.
-fn open_all<'py>(
+fn open_all<'a, 'py>(
     py: Python<'py>,
-    arrays: &[BundledArray],
+    arrays: impl Iterator<Item = &'a BundledArray>,
     writable: bool,
     timeout: Option<Duration>,
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
@@ -122,8 +222,8 @@ fn open_all<'py>(
     let mut groups: Vec<Group<'py>> = Vec::new();
     // By handle and access: the numbers of the group and of the handle in it.
     let mut known: HashMap<([u8; HANDLE_SIZE], bool), (usize, usize)> = HashMap::new();
-    let mut places = Vec::with_capacity(arrays.len());
-    let mut before: Option<(&BundledArray, (usize, usize))> = None;
+    let mut places = Vec::new();
+    let mut before: Option<(&'a BundledArray, (usize, usize))> = None;
     for array in arrays {
         let may_write = writable && !array.read_only;
         let is_same = |(other, _): &(&BundledArray, _)| {
@@ -177,7 +277,7 @@ fn add<'py>(
 
 /// The default contexts of devices, as they were asked for.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
-static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
 
 /// Forgets which contexts are the default ones, so that they can end: the interpreter is about to.
 #[pyfunction]
@@ -205,16 +305,6 @@ fn context_of<'py>(py: Python<'py>, handle: &MemoryHandle) -> PyResult<Bound<'py
     Ok(context)
 }
 
-/// Returns the handle of the event in a bundle's bytes and the number of its signal, or None. Opens nothing.
-#[pyfunction]
-pub(crate) fn event_of(data: &[u8]) -> PyResult<Option<(EventHandle, u64)>> {
-    let event = match Bundle::decode(data).map_err(refused)? {
-        Unpacked::Whole(bundle) => bundle.event,
-        Unpacked::Head(head) => head.event(),
-    };
-    Ok(event.map(|event| (EventHandle(event.handle), event.value)))
-}
-
 fn refused(error: BundleError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
@@ -226,32 +316,64 @@ fn gather(
     event: Option<(PyRef<'_, EventHandle>, u64)>,
 ) -> PyResult<Bundle> {
     let mut packed = Vec::with_capacity(arrays.len());
+    let mut signals = Signals::default();
+    let event = event.map(|(handle, value)| ReadyEvent {
+        handle: handle.0,
+        value,
+        is_complete: false,
+    });
     for array in arrays.iter() {
         let array = array.cast_into::<Array>()?;
         let Array {
             memory,
             layout,
             read_only: own,
+            ready,
             ..
         } = array.get();
         let handle = match read_only {
             true => memory.handle_of(true),
             false => memory.handle(*own),
         };
+        let ready = match event {
+            Some(event) => vec![event],
+            None => ready.passed_on()?,
+        };
         packed.push(BundledArray {
             handle: handle?,
             read_only: read_only || *own,
             layout: described(layout),
+            ready: signals.indexes(ready),
         });
     }
     Ok(Bundle {
         structure: structure.to_owned(),
         arrays: packed,
-        event: event.map(|(handle, value)| ReadyEvent {
-            handle: handle.0,
-            value,
-        }),
+        signals: signals.all,
     })
+}
+
+/// The signals of a bundle, each once.
+#[derive(Default)]
+struct Signals {
+    all: Vec<ReadyEvent>,
+    known: HashMap<ReadyEvent, u32>,
+}
+
+impl Signals {
+    /// Returns the indexes of signals, ascending.
+    fn indexes(&mut self, signals: Vec<ReadyEvent>) -> Vec<u32> {
+        let index = |signal: ReadyEvent| {
+            *self.known.entry(signal).or_insert_with(|| {
+                self.all.push(signal);
+                (self.all.len() - 1) as u32
+            })
+        };
+        let mut indexes = Vec::from_iter(signals.into_iter().map(index));
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes
+    }
 }
 
 fn described(layout: &Layout) -> bundle::Layout {

@@ -7,8 +7,8 @@ use crate::event::Event;
 use crate::foreign::Wholes;
 use crate::handle::{EventHandle, MemoryHandle, any};
 use crate::interrupt::{self, detached, detached_for};
-use crate::memory::Memory;
 use crate::memory::physical::{PhysicalMemory, VirtualRange};
+use crate::memory::{Memory, SharedMemory};
 use crate::queue::Queue;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{
@@ -18,6 +18,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 /// What a process shares and opens on one device.
 ///
@@ -42,10 +43,16 @@ use std::path::PathBuf;
 ///
 /// Physical memory is mapped into reserved addresses:
 ///
+/// >>> context.trim()
 /// >>> size = context.device.granularity
 /// >>> physical, addresses = context.physical_memory(size), context.reserve(size)
 #[pyclass(frozen, module = "crosshandle")]
-pub(crate) struct Context(pub(crate) crosshandle::Context, pub(crate) Wholes);
+pub(crate) struct Context(
+    pub(crate) crosshandle::Context,
+    pub(crate) Wholes,
+    /// Memory of all arrays without elements that other processes or libraries made.
+    OnceLock<Arc<SharedMemory>>,
+);
 
 #[pymethods]
 impl Context {
@@ -74,7 +81,11 @@ impl Context {
             options = options.exchange_timeout(timeout);
         }
         let create = || crosshandle::Context::with_options(&device, options);
-        Ok(Self(detached(py, create)?, Wholes::default()))
+        Ok(Self(
+            detached(py, create)?,
+            Wholes::default(),
+            OnceLock::new(),
+        ))
     }
 
     /// The device that the context is on.
@@ -271,6 +282,16 @@ impl Context {
 }
 
 impl Context {
+    /// Returns the memory for arrays without elements: an array has an address all the same.
+    pub(crate) fn nothing(&self, py: Python<'_>) -> PyResult<Arc<SharedMemory>> {
+        if let Some(memory) = self.2.get() {
+            return Ok(Arc::clone(memory));
+        }
+        let memory = detached(py, || self.0.allocate(1))?;
+        let memory = Memory::allocated(memory, self.0.clone()).shared()?;
+        Ok(Arc::clone(self.2.get_or_init(|| memory)))
+    }
+
     /// Makes an array in new memory.
     pub(crate) fn empty_of(
         &self,

@@ -42,7 +42,7 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::array::{Array, dtype_of, numpy_dtype};
     #[pymodule_export]
-    use crate::bundle::{event_of, forget_contexts, pack, pack_shared, unpack};
+    use crate::bundle::{forget_contexts, pack_shared, unpack};
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
@@ -56,7 +56,9 @@ mod _crosshandle {
         Block, abandon_arena, keep_for_ever, serve_allocations, stop_freeing,
     };
     #[pymodule_export]
-    use crate::foreign::{Foreign, adopt_all, copied, describe, filled, laid_over, moved};
+    use crate::foreign::{
+        Foreign, adopt_all, check_whole, copied, copied_array, describe, filled, laid_over, moved,
+    };
     #[pymodule_export]
     use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle, parse_handle};
     #[pymodule_export]

@@ -73,7 +73,7 @@ class Calls:
 
     def call(self, name: str, function: Callable[..., Any], positional: list[Any], named: dict[str, Any]) -> None:
         self.count += 1
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        signal.setitimer(signal.ITIMER_REAL, 0.03)
         try:
             function(*positional, **named)
         except Exception:

@@ -90,7 +90,7 @@ def open_and_read(pipe: Any, bundle: bytes) -> None:
 
 
 def test_an_array_shared_before_its_signal_is_waited_for(start: Start) -> None:
-    array = crosshandle.alloc_empty(4, "int64")
+    array = crosshandle.empty(4, "int64")
     event = crosshandle.default_context().event()
     array.numpy()[:] = 0
     with crosshandle.share(array, event=event) as bundle:
@@ -110,7 +110,7 @@ def test_an_array_shared_before_its_signal_is_waited_for(start: Start) -> None:
 
 
 def give(pipe: Any) -> None:
-    array = crosshandle.alloc_empty((1024, 1024), "float32")
+    array = crosshandle.empty((1024, 1024), "float32")
     array.numpy()[:] = 1
     done = crosshandle.default_context().event(name="done")
     bundle = crosshandle.share({"weights": array})

@@ -18,6 +18,7 @@ import pytest
 
 import crosshandle
 from conftest import DEADLINE, Peer
+from crosshandle import _storages
 from crosshandle import _crosshandle as rust
 
 Start = Callable[..., Peer]
@@ -97,10 +98,19 @@ def test_what_was_lent_and_never_opened_lets_go_at_once() -> None:
         opened.lend(None)
 
 
+def is_stale(data: bytes) -> bool:
+    try:
+        crosshandle.open(data)
+    except crosshandle.StaleHandleError:
+        return True
+    return False
+
+
 def numbers_in(block: rust.Block, count: int) -> Any:
     """An array of an allocator that uses its memory again when the array is gone."""
     memory = (ctypes.c_int64 * count).from_address(block.address)
     memory.block = block
+    memory.witness = Owner()
     return np.frombuffer(memory, dtype="int64")
 
 
@@ -111,7 +121,7 @@ def test_arrays_of_an_allocator_are_kept_from_reuse(start: Start) -> None:
     arrays += [whole[:10], whole[10:20]]
     for place, array in enumerate(arrays):
         array[:] = place
-    alive = [weakref.ref(array) for array in arrays[:3]]
+    alive = [weakref.ref(array.base.witness) for array in arrays[:3]]
     peer = start(open_and_hold)
     with crosshandle.share(arrays[0]) as bundle:
         peer.send(bytes(bundle))
@@ -149,11 +159,17 @@ def test_a_dropped_bundle_keeps_what_lives() -> None:
     gc.collect()
     with pytest.raises(crosshandle.StaleHandleError):
         crosshandle.open(data)
-    # An array that keeps its bytes by itself is let go with the bundle.
-    data = bytes(crosshandle.share([numbers_in(rust.Block(crosshandle.default_context(), 80), 10)]))
+    # The storage of an allocator's array lives as long as a view does.
+    array = numbers_in(rust.Block(crosshandle.default_context(), 80), 10)
+    data = bytes(crosshandle.share([array[2:4]]))
+    rest = array[5:]
+    del array
     gc.collect()
-    with pytest.raises(crosshandle.StaleHandleError):
-        crosshandle.open(data)
+    assert _storages.look() >= 1 and not is_stale(data)
+    del rest
+    assert until(lambda: is_stale(data))
+    data = bytes(crosshandle.share([numbers_in(rust.Block(crosshandle.default_context(), 80), 10)]))
+    assert until(lambda: is_stale(data))
     # A long table lives as long.
     arrays = [crosshandle.empty(1) for _ in range(200)]
     data = bytes(crosshandle.share(arrays))

@@ -137,6 +137,7 @@ def test_queue() -> None:
     queue = context.queue()
     queue.fill(source, b"ab")
     queue.copy(source, destination, nbytes=10, source_offset=1, destination_offset=3, after=[gate], signal=event)
+    gate.signal()
     event.wait(timeout=DEADLINE)
     assert destination.read(14) == b"\0\0\0bababababa\0"
     queue.finish(timeout=DEADLINE)

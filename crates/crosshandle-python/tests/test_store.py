@@ -118,6 +118,29 @@ def test_a_name_opens_as_a_handle_does_and_its_arrays_can_be_shared(start: Start
         crosshandle.open("xh is how handles begin")
 
 
+def test_what_would_be_lost_is_not_published() -> None:
+    class Quantity(np.ndarray):  # type: ignore[type-arg]
+        unit = "m"
+
+    numbers = np.arange(4, dtype="float32")
+    lossy = {
+        "mask": np.ma.masked_array(numbers, mask=[0, 1, 0, 0]),
+        "unit": numbers.view(Quantity),
+        "order": numbers.astype(">f4"),
+        "format": np.array([object()]),
+        "dates": np.array(["2026-11-28"], dtype="datetime64[ns]"),
+        "strings": np.array(["a", "b"]),
+    }
+    for name, array in lossy.items():
+        with pytest.raises(TypeError):
+            store.publish("lossy", {"whole": numbers, name: array})
+        if name in ("mask", "unit"):
+            with pytest.raises(TypeError, match=name):
+                crosshandle.share({"x": array}, copy=True)
+    with pytest.raises(store.NoSuchNameError):
+        store.open("lossy")
+
+
 def test_jax_takes_tensors() -> None:
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
@@ -375,8 +398,13 @@ def place(pipe: Any) -> None:
     weights = model["w"]
     pipe.send((model.address, weights.ctypes.data, float(weights.sum())))
     while pipe.recv():
-        model.sleep()
+        with pytest.raises(store.StoreError, match="keep_tensors"):
+            model.sleep()
+        assert not model.asleep and float(weights.sum()) != 0
+        model.sleep(keep_tensors=True)
         assert model.asleep
+        with pytest.raises(store.StoreError, match="wake"):
+            model.get_tensor("w")
         with pytest.raises(store.StoreError):
             model.verify()
         pipe.send("sleeps")
@@ -411,6 +439,10 @@ def test_models_sleep_and_wake_at_the_same_addresses(start: Start) -> None:
     with pytest.raises(ValueError):
         model.sleep()
     anywhere = store.open("model", place="sleepable")
+    weights = anywhere["w"][1:]
+    with pytest.raises(store.StoreError, match="keep_tensors"):
+        anywhere.sleep()
+    del weights
     anywhere.sleep()
     assert not anywhere.wake()
     assert anywhere.address is not None

@@ -59,7 +59,7 @@ class Other:
         return answer(self.module)
 
     def sleep_and_wake(self) -> tuple[bool, list[float]]:
-        self.model.sleep()
+        self.model.sleep(keep_tensors=True)
         self.pipe.send("sleeps")
         self.pipe.recv()
         another = self.model.wake()
@@ -172,7 +172,7 @@ def test_weights_sleep_on_the_host_and_come_back(start: Start) -> None:
     expected = large()
     torch.cuda.synchronize()
     before = torch.cuda.mem_get_info()[0]
-    model.sleep(to="host")
+    model.sleep(to="host", keep_tensors=True)
     assert [(it.device, it.version, it.label) for it in store.ls()] == [("host:0", version + 1, hash)]
     # Nobody else has it open, so the GPU's memory is free.
     end = time.monotonic() + DEADLINE

@@ -108,7 +108,8 @@
 //!
 //! The library starts threads of its own when they are first needed, all named `xh-…`:
 //! `docs/threads.md` lists them. They run the functions and drops that a program gives to queues, and
-//! its callbacks and wakers; a panic there is caught. Processes that fork without `exec` cannot use the library in the child.
+//! its callbacks and wakers; a panic there is caught. A child made by `fork` without `exec` starts afresh
+//! on the host: see [`Context`].
 //!
 //! # Features
 //! `cuda` and `level-zero` (both on by default) add the backends. Their drivers are loaded when they are
@@ -148,6 +149,15 @@ mod types;
 #[doc(hidden)]
 pub mod adapter_support {
     pub use crate::os::fork::PerProcess;
+
+    /// Refuses a context that was made before this process was forked, and so all objects of it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    pub fn check_birth(context: &crate::Context) -> crate::Result<()> {
+        context.core().check_birth()
+    }
+
     pub use crate::threads::background::{run, run_blocking};
 }
 

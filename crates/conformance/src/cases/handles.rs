@@ -311,13 +311,15 @@ fn bundle(memory: &Memory, count: usize, event: Option<ReadyEvent>) -> Result<Bu
                     stride: 1,
                 }],
             },
+            // One part waits for the signal, and the others are ready.
+            ready: Vec::from_iter(event.filter(|_| number == 0).map(|_| 0)),
         })
     };
     let arrays = (0..count).map(array).collect::<Result<_, Error>>();
     Ok(Bundle {
         structure: format!("{count}-parts"),
         arrays: arrays?,
-        event,
+        signals: Vec::from_iter(event),
     })
 }
 
@@ -336,6 +338,7 @@ pub(crate) fn bundles_cross(harness: &Harness) -> Verdict {
         let ready = ReadyEvent {
             handle: event.handle()?,
             value: event.submitted() + 1,
+            is_complete: false,
         };
         let size = memory.len() / count;
         transfer.write(&memory, (count - 1) * size, &pattern(count as u64, 100))?;

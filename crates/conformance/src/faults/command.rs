@@ -1,6 +1,7 @@
 //! The command line: `conformance faults`.
 
 use super::play::Scene;
+use super::play::programs;
 use super::soak;
 use super::step::CaseId;
 use super::sweep::{self, CaseVerdict, Next, Recording, Tried};
@@ -15,7 +16,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance faults [--sample | --all] [--device D] [--seed N] [--jobs N] \
-     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] [--planted BUG|all]\n\
+     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] [--planted BUG|all] \
+     [--programs]\n\
      or: conformance soak --minutes N [--device D] [--seed N] [--jobs N]";
 /// Cases of the fixed sample.
 const SAMPLE: usize = 500;
@@ -45,6 +47,7 @@ struct Arguments {
     log: bool,
     planted: Option<String>,
     shrink: bool,
+    programs: bool,
 }
 
 impl Arguments {
@@ -66,6 +69,7 @@ impl Arguments {
             log: false,
             planted: None,
             shrink: false,
+            programs: false,
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -88,6 +92,7 @@ impl Arguments {
                 "--list" => arguments.list = true,
                 "--log" => arguments.log = true,
                 "--shrink" => arguments.shrink = true,
+                "--programs" => arguments.programs = true,
                 "--planted" => arguments.planted = Some(value()?),
                 _ => return Err(format!("unknown option {word}")),
             }
@@ -124,6 +129,24 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if arguments.programs {
+        let request = programs::Request {
+            peer,
+            cases: arguments.cases,
+            jobs: arguments.jobs,
+            story: &arguments.workload,
+            is_sample: arguments.is_sample,
+            limit: arguments.limit,
+        };
+        return match programs::run(&request) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(failure) => {
+                eprintln!("{failure}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let outcome = match &arguments.case {
         Some(case) => one(&arguments, case, peer),
         None => match &arguments.planted {

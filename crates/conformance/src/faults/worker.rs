@@ -296,7 +296,7 @@ impl Drop for Worker {
 }
 
 /// Receives a worker's listener.
-fn listener(socket: &UnixStream) -> Result<OwnedFd, Failure> {
+pub(super) fn listener(socket: &UnixStream) -> Result<OwnedFd, Failure> {
     let mut bytes = [0; 9];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -640,3 +640,56 @@ fn claimed_lengths_are_checked_against_the_handle() {
     claim(&mut channel, 4096);
     assert_eq!(opens.join().unwrap().unwrap().len(), 4096);
 }
+
+/// No call waits longer for a linked host that is stopped: every public function with a timeout has a row here.
+#[test]
+fn no_call_waits_longer_for_a_stopped_host() {
+    const TIMEOUT: Duration = Duration::from_millis(200);
+    const LATENESS: Duration = Duration::from_secs(1);
+    let measured = [
+        // One that has connected and says nothing, not even who it is.
+        ("accept", {
+            let owner = Owner::new();
+            let address = owner.listener.local_address();
+            let _silent = std::net::TcpStream::connect(address).unwrap();
+            let start = Instant::now();
+            let error = owner.listener.accept(Some(TIMEOUT)).unwrap_err();
+            assert!(error.is_timeout(), "{error}");
+            start.elapsed()
+        }),
+        // One that was linked, and is silent from now on.
+        ("keep_alive", {
+            let owner = Owner::with_keep_alive(TIMEOUT);
+            let handle = owner.context.allocate(100).unwrap().handle().unwrap();
+            let (_channel, link) = owner.link();
+            let start = Instant::now();
+            let error = link.open_memory(&handle).unwrap_err();
+            assert!(error.is_peer_dead(), "{error}");
+            start.elapsed()
+        }),
+    ];
+    for (name, took) in measured {
+        assert!(took <= TIMEOUT + LATENESS, "{name}: {took:?}");
+    }
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in [
+        "link/listener.rs",
+        "link/mod.rs",
+        "options.rs",
+        "memory/mod.rs",
+        "event.rs",
+        "directory.rs",
+    ] {
+        let text = std::fs::read_to_string(sources.join(file)).unwrap();
+        for function in text.split("pub fn ").skip(1) {
+            let (name, rest) = function.split_once('(').unwrap();
+            let signature = rest.split('{').next().unwrap_or_default();
+            let arguments = signature.split("->").next().unwrap_or_default();
+            let has_row = measured.iter().any(|(measured, _)| *measured == name);
+            assert!(
+                has_row || !arguments.contains("Duration"),
+                "{name} has no row"
+            );
+        }
+    }
+}

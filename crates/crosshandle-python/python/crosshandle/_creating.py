@@ -226,3 +226,13 @@ def _of_numbers(value: Any, dtype: Any) -> Array | None:
     if not flat:
         return default_context().empty(tuple(shape), dtype)
     return _rust.filled(default_context(), tuple(shape), dtype, b"".join([_element(element, name) for element in flat]))
+
+
+def _adopted(holder: Any) -> Array:
+    """The array of a tensor that a C function of DLPack was given."""
+    from . import _sharing, _trees
+
+    leaves = _trees.Leaves(holder, False)
+    leaves.append(holder)
+    (array,) = _sharing._arrays(leaves, False)
+    return array

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, SupportsBytes, final
+from typing import Any, ClassVar, SupportsBytes, final
 
 __version__: str
 
@@ -169,6 +169,14 @@ class Array:
     @property
     def _is_lent(self) -> bool:
         """Whether it is in memory that is lent, with what its library keeps the bytes by."""
+    def _keep(self, kept: Array | Memory) -> None:
+        """Keeps memory, or that of an array, as long as the memory that this array lies in."""
+    def _check_openable(self) -> None:
+        """Raises `StaleHandleError` or `ExporterGoneError` if no process can open the array's memory any more."""
+    def __copy__(self) -> Array:
+        """Returns a copy in new memory of the same device, as `copy.copy` of a NumPy array does."""
+    def __deepcopy__(self, _memo: object) -> Array:
+        """Returns a copy as `copy.copy` does."""
     def _as_read_only(self) -> Array:
         """Returns the same array for reading only."""
     @property
@@ -209,6 +217,7 @@ class Array:
         copy: bool | None = None,
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    __dlpack_c_exchange_api__: ClassVar[Any]
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
         """Returns NumPy's array of the same bytes, as `numpy.asarray` asks for it."""
@@ -435,6 +444,9 @@ class Foreign:
     """An array of another library, and what keeps its bytes."""
 
     @property
+    def owner(self) -> object:
+        """The object that the bytes live as long as, as its library's protocol tells."""
+    @property
     def device(self) -> str:
         """The device's name; `cuda` or `sycl` if the library does not say which one."""
     @property
@@ -450,14 +462,20 @@ class Foreign:
 def describe(value: Any) -> Foreign:
     """Describes an array of another library."""
 
-def adopt_all(context: Context, arrays: list[Foreign]) -> list[Array | Exception]:
+def adopt_all(context: Context, arrays: list[Foreign], owners: Sequence[object]) -> list[Array | Exception]:
     """Makes arrays of shared memory of other libraries' arrays, or says why each cannot be."""
+
+def check_whole(array: object) -> None:
+    """Raises `TypeError` for an array with a mask or a unit, which its protocols do not tell."""
 
 def laid_over(base: Array, array: Foreign, offset: int) -> Array:
     """Makes an array with the layout of another library's, `offset` bytes inside the memory that `base` is in."""
 
 def copied(context: Context, array: Foreign) -> Array:
     """Copies another library's array into new memory of a context on the array's device."""
+
+def copied_array(context: Context, array: Array) -> Array:
+    """Copies an array into new memory of a context on the array's device, once its bytes are there."""
 
 def moved(context: Context, array: Array) -> Array:
     """Copies an array of this package without gaps into new memory of a context on any device."""
@@ -498,15 +516,6 @@ def keep_for_ever(object: object) -> None:
 def abandon_arena(number: int, arena: int) -> None:
     """Gives the arenas of a device back that nothing is allocated in. Returns how many are left."""
 
-def pack(
-    structure: str,
-    arrays: list[Array],
-    read_only: bool,
-    *,
-    event: tuple[EventHandle, int] | None = None,
-) -> bytes:
-    """Packs arrays and the structure that they are arranged in; `event`: the signal after which they are ready."""
-
 def pack_shared(
     context: Context,
     structure: str,
@@ -515,7 +524,8 @@ def pack_shared(
     *,
     event: tuple[EventHandle, int] | None = None,
 ) -> tuple[bytes, Memory | None]:
-    """Packs as `pack` does. Keep the memory, if there is some, for as long as somebody may unpack the bytes."""
+    """Packs arrays and the structure that they are arranged in; `event`: the signal after which they are ready, instead of
+    their own. Keep the memory, if there is some, for as long as somebody may unpack the bytes."""
 
 def unpack(
     context: Context | None, data: bytes, *, writable: bool = True, timeout: float | None = None
@@ -547,9 +557,6 @@ def set_kept_limits(objects: int, bytes: int, timeout: float | None) -> None:
 
 def forget_contexts() -> None:
     """Forgets which contexts are the default ones, so that they can end."""
-
-def event_of(data: bytes) -> tuple[EventHandle, int] | None:
-    """Returns the event in a bundle's bytes and the number of its signal, if there is one. Opens nothing."""
 
 @final
 class Link:

@@ -55,6 +55,9 @@ class Frame:
     ('pyarrow.Table', (3, 2))
     >>> frame.native().equals(table)
     True
+    >>> table, data = frame.arrow(), frame.pandas()         # needs pandas
+    >>> data = frame.polars()                               # needs polars
+    >>> data = frame.xarray()                               # needs xarray
     """
 
     def __init__(self, kind: str, value: Any, name: Any = None):

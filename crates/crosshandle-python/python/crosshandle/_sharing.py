@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import os
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, Union, overload
 
 from . import _crosshandle as _rust
-from . import _trees
+from . import _storages, _trees
 from ._crosshandle import (
     Array,
     Context,
@@ -22,7 +22,7 @@ from ._crosshandle import (
     PhysicalMemory,
     PhysicalMemoryHandle,
 )
-from ._errors import UnsupportedError, WrongDeviceError
+from ._errors import ExporterGoneError, StaleHandleError, UnsupportedError, WrongDeviceError
 
 Tree = Union[Array, "list[Tree]", "tuple[Tree, ...]", "dict[str, Tree]"]
 
@@ -59,10 +59,28 @@ def default_context(device: Any = "host") -> Context:
         return context
 
 
+# What a forked child must not use, nor drop: threads of its parent may hold locks of it.
+_inherited: list[Any] = []
+
+
+def _start_again() -> None:
+    """Runs in a forked child, which makes contexts of its own."""
+    global _lock
+    _inherited.append((dict(_contexts), dict(_by_uuid)))
+    _contexts.clear()
+    _by_uuid.clear()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_again)
+
+
 def trim() -> None:
     """Gives freed memory that the default contexts keep for reuse back to the system.
 
     Memory of the host that is idle goes back by itself within about a second.
+
+    >>> crosshandle.trim()
     """
     for context in list(_contexts.values()):
         context.trim()
@@ -97,8 +115,9 @@ class Bundle:
     """Arrays on their way to other processes: `bytes(bundle)` is what to send.
 
     Until it is released or left by `with`, it keeps the memory of its arrays from being used again; after that, those who
-    have opened it do. A bundle that is dropped without either keeps tensors of torch, arrays of CuPy and what lies in this
-    package's memory as long as the object lives that was shared.
+    have opened it do. A bundle that is dropped without either can be opened as long as the storage of each of its arrays
+    lives, whatever object was shared: torch's `untyped_storage()`, CuPy's `data.mem`, the last `base` of a NumPy array,
+    an array of JAX, this package's memory. Of a copy, the storage that was copied counts.
 
     >>> with crosshandle.share([crosshandle.ones(3), crosshandle.zeros(2)]) as bundle:
     ...     data = bytes(bundle)            # what to send
@@ -116,6 +135,8 @@ class Bundle:
         self._table = table
         # The event that says when the bytes are there.
         self._event: Event | None = None
+        # How the arrays are arranged, in a bundle that this process has received: they are open already.
+        self._structure: str | None = None
 
     def __bytes__(self) -> bytes:
         if self._arrays is None:
@@ -155,44 +176,32 @@ class Bundle:
         self.release()
 
     def __del__(self) -> None:
-        if self._arrays is not None:
-            for leaf, array in zip(self._leaves, self._arrays):
-                if array._is_lent and _library(leaf) not in ("torch", "cupy"):
-                    # The bytes are kept by the object itself, which so would never end.
-                    continue
-                if leaf is not array:
-                    _keep_as_long_as(leaf, (array, self._table))
-                elif self._table is not None:
-                    _keep_as_long_as(leaf, self._table)
+        if self._arrays is None:
+            return
+        for leaf, array in zip(self._leaves, self._arrays):
+            if array._is_lent:
+                _storages.keep_lent(leaf, array)
+            elif isinstance(leaf, Array):
+                leaf._keep(array)
+            elif not isinstance(leaf, Memory):
+                _storages.keep_as_long_as(leaf, array)
+        if self._table is not None:
+            # An array without elements lives for ever.
+            with_bytes = [array for array in self._arrays if array.size]
+            for array in with_bytes or self._arrays[:1]:
+                array._keep(self._table)
+
+    def __copy__(self) -> Bundle:
+        raise TypeError("a bundle has no copies: send bytes(bundle)")
+
+    def __deepcopy__(self, _memo: object) -> Bundle:
+        return self.__copy__()
 
     def __repr__(self) -> str:
         if self._arrays is None:
             return "<crosshandle.Bundle, released>"
         total = sum(array.nbytes for array in self._arrays)
         return f"<crosshandle.Bundle of {len(self._arrays)} arrays, {total} bytes in {len(self._data)}>"
-
-
-def _library(value: Any) -> str:
-    """The name of the library that an object is of."""
-    return type(value).__module__.partition(".")[0]
-
-
-# What dropped bundles keep, by the identity of a reference to the object that was shared. References compare as their
-# objects do, and arrays compare by element.
-_kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
-
-
-def _keep_as_long_as(leaf: Any, kept: Any) -> None:
-    try:
-        reference = weakref.ref(leaf, _drop_kept)
-    except TypeError:
-        # It cannot be watched.
-        return
-    _kept[id(reference)] = (reference, kept)
-
-
-def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[Any], Any]] = _kept) -> None:
-    kept.pop(id(reference), None)
 
 
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
@@ -210,7 +219,8 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     opened it do after that.
 
     `event`: its latest signal says when the bytes are there, or its first one if there is none yet. Whatever takes
-    the opened arrays waits for it.
+    the opened arrays waits for it. Without `event`, an array that was opened with one keeps it, and so do its views.
+    Memory that was opened and that no process can open any more is refused; `copy=True` copies it.
     Who opens the bundle of `read_only=True` can read only; arrays of JAX and tables are always shared so.
 
     >>> array = crosshandle.zeros(3)
@@ -239,8 +249,10 @@ def _open_received(data: bytes) -> Bundle:
     """A bundle that another process has pickled. It has its arrays open."""
     structure, arrays = _rust.unpack(None, data)
     # The table of a long bundle is the sender's: this process has one of its own.
-    data, table = _rust.pack_shared(default_context(), structure, arrays, False, event=_rust.event_of(data))
-    return Bundle(data, arrays, arrays, table)
+    data, table = _rust.pack_shared(default_context(), structure, arrays, False)
+    bundle = Bundle(data, arrays, arrays, table)
+    bundle._structure = structure
+    return bundle
 
 
 def open_read_only(data: bytes) -> Any:
@@ -290,6 +302,9 @@ def open(
     if type(data) is builtins.bytes and data.startswith(b"xhb"):
         return _open_bundle(data, context, writable, timeout)
     if isinstance(data, Bundle):
+        if data._structure is not None and data._arrays is not None and context is None and writable:
+            # The sender may have freed its own by now.
+            return _trees.rearrange(data._structure, list(data._arrays))
         # Until its memory is open, a bundle keeps it.
         return _open_bundle(bytes(data), context, writable, timeout)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
@@ -324,6 +339,7 @@ _OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
     """The arrays of shared memory that a tree's leaves are, or are copied to."""
     arrays: list[Array | None] = [None] * len(leaves)
+    owners: dict[int, _storages.Storage] = {}
     foreign: dict[str, list[int]] = {}
     described: dict[int, _rust.Foreign] = {}
     for place, leaf in enumerate(leaves):
@@ -339,11 +355,14 @@ def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
                 found = described[place] = _rust.describe(leaf)
             except (TypeError, ValueError) as error:
                 raise leaves.refused(place, error) from None
+            owners[place] = _storages.of(leaf, found.owner)
             foreign.setdefault(found.device, []).append(place)
     for device, places in foreign.items():
         group = [described[place] for place in places]
-        for place, (context, adopted) in zip(places, _adopt(device, group)):
+        for place, (context, adopted) in zip(places, _adopt(device, group, [owners[place] for place in places])):
             if isinstance(adopted, Array):
+                if not adopted._is_lent and _storages.library(leaves[place]).startswith("jax"):
+                    _storages.hold(leaves[place])
                 arrays[place] = adopted
             elif copy:
                 arrays[place] = _copy(leaves[place], described[place], context)
@@ -358,18 +377,39 @@ def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
                 raise ValueError(
                     f"this array's memory cannot be shared ({adopted}): {remedy}, or pass copy=True to share a copy"
                 ) from adopted
-    return [array for array in arrays if array is not None]
+    return [_openable(array, copy) for array in arrays if array is not None]
 
 
-def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
+def _openable(array: Array, copy: bool) -> Array:
+    """An array that other processes can open: a copy if they cannot open the memory that it was opened in."""
+    try:
+        array._check_openable()
+    except (StaleHandleError, ExporterGoneError) as error:
+        if copy:
+            return copy_of(array)
+        raise type(error)(
+            f"{error}. This process still has the array, and no other one can open it: pass copy=True to share a copy"
+        ) from None
+    return array
+
+
+def copy_of(array: Array) -> Array:
+    """A copy of an array in memory of its own on the same device."""
+    device = array.device
+    return _rust.copied_array(default_context("host" if device.startswith("host") else device), array)
+
+
+def _adopt(
+    device: str, group: list[_rust.Foreign], owners: list[_storages.Storage]
+) -> list[tuple[Context, Array | Exception]]:
     """Adopts arrays of other libraries: for each, the context, and the array or why it cannot be."""
     if device == "sycl":
         from ._libraries import usm
 
-        return usm.adopt(group)
+        return usm.adopt(group, owners)
     if device != "cuda":
         context = default_context(device)
-        return [(context, adopted) for adopted in _rust.adopt_all(context, group)]
+        return [(context, adopted) for adopted in _rust.adopt_all(context, group, owners)]
     # The library does not say which of its devices: the first ones refuse what is not theirs.
     names = [found.name for found in Device.all() if found.backend == device]
     if not names:
@@ -378,7 +418,8 @@ def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array
     places = list(range(len(group)))
     for name in names:
         context = default_context(name)
-        for place, adopted in zip(places, _rust.adopt_all(context, [group[place] for place in places])):
+        asked = [group[place] for place in places], [owners[place] for place in places]
+        for place, adopted in zip(places, _rust.adopt_all(context, *asked)):
             # A device that knows the memory says more than one that does not.
             if isinstance(adopted, Array) or place not in found or not isinstance(found[place][1], UnsupportedError):
                 found[place] = context, adopted
@@ -390,7 +431,7 @@ def _adopt(device: str, group: list[_rust.Foreign]) -> list[tuple[Context, Array
 
 def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
     """Copies an array of another library into memory of its device."""
-    library = _library(value)
+    library = _storages.library(value)
     if described.device == "sycl":
         # Its own library reads it, wherever it is.
         namespace = getattr(value, "__array_namespace__", None)

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Union
 
 from . import _crosshandle as _rust
+from . import _storages
 from ._crosshandle import Array
 from ._store_errors import AddressTakenError, NoHolderError, NoSuchNameError, NotAllowedError, StoreError, TornUpdateError, WrongContentsError
 
@@ -288,9 +289,9 @@ class Model:
 
     def _view(self, kind: str, make: Callable[[], Any]) -> Any:
         with self._lock:
+            if self.asleep:
+                raise StoreError("the model sleeps: wake it first")
             if kind not in self._views:
-                if self.asleep:
-                    raise StoreError("the model sleeps: wake it first")
                 self._views[kind] = make()
             return self._views[kind]
 
@@ -350,12 +351,35 @@ class Model:
         """Reads the hash again, after updates. Returns the number of the last one."""
         return self._model.refresh(timeout)
 
-    def sleep(self, to: str | None = None) -> None:
-        """Unmaps the model, which was opened at a `place`. With `to`, as a rule `"host"`, its memory goes to that device
-        first, as the next version of its name, so that what it had is free when no other process has it open; `wake`
-        brings it back. Its addresses stay, and touching them is a fault: a process
-        that does so ends on the host, and gets an error of the device on a GPU. No work that uses the tensors may be
-        under way."""
+    def _is_used(self) -> bool:
+        """Whether the program has tensors of a model at a place."""
+        for kind in list(self._views):
+            every = self._views[kind]
+            # References of the dict, of this name and of the call.
+            if sys.getrefcount(every) > 3:
+                return True
+            # That of the tensor, and of the storage's object.
+            if kind == "torch" and _storages.uses_of_torch(every.untyped_storage()) > 2:
+                return True
+        return False
+
+    def sleep(self, to: str | None = None, *, keep_tensors: bool = False) -> None:
+        """Unmaps the model, which was opened at a `place`.
+
+        With `to`, usually `"host"`, its memory goes to that device first, as the next version of its name. What it had
+        is free when no other process has it open. `wake` brings the model back.
+
+        Raises `StoreError` while the program has tensors of the model, since their bytes would be gone. With
+        `keep_tensors` they may live on: after `wake` they are good again at the same addresses. Until then a
+        program must not touch them. On the host a touch ends the process (`SIGSEGV`). On a GPU it is an error of the
+        device, after which the process can use the device no more. No work that uses the tensors may be under way.
+        """
+        with self._lock:
+            if not keep_tensors and not self.asleep and self._is_used():
+                raise StoreError(
+                    "the program has tensors of this model, whose bytes would be gone: drop them, or pass "
+                    "keep_tensors=True if nothing touches them until the model is awake"
+                )
         if not self.device.startswith("host"):
             _synchronize(self.device)
         self._model.sleep(to)
@@ -652,6 +676,7 @@ def _is_on(array: Any, device: str) -> bool:
 
 def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[int], _rust.Foreign]:
     """A tensor as the store takes it: without gaps, and with its bytes there."""
+    _rust.check_whole(array)
     library = type(array).__module__.partition(".")[0]
     if library == "torch":
         array = array.detach().contiguous()
@@ -669,7 +694,7 @@ def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[
     elif library == "numpy":
         import numpy
 
-        # A copy if it has gaps, and with the other byte order turned round.
+        # A copy if it has gaps. The byte order of other machines is refused below.
         shape = array.shape
         array = numpy.ascontiguousarray(array).reshape(shape)
     elif on_host and library.startswith("jax"):

@@ -85,7 +85,7 @@ trait Managed: Sized {
     fn set_owner(&mut self, owner: *mut c_void);
 
     /// Makes a managed tensor of an array with elements of a type, which `delete` frees.
-    fn make(array: &Array, element: Plain, device: (i32, i32)) -> *mut Self {
+    fn make(array: &Array, element: Plain, device: (i32, i32), read_only: bool) -> *mut Self {
         let Layout {
             dtype,
             shape,
@@ -94,7 +94,15 @@ trait Managed: Sized {
         } = &array.layout;
         let size = dtype.bytes() as i64;
         let mut sizes = Box::from_iter(shape.iter().map(|size| *size as i64));
-        let mut steps = Box::from_iter(strides.iter().map(|stride| *stride as i64 / size));
+        // Where there is one element at most, no distance counts, and torch takes none that is negative.
+        let steps = shape
+            .iter()
+            .zip(strides)
+            .map(|(elements, stride)| match *elements > 1 {
+                true => *stride as i64 / size,
+                false => (*stride as i64 / size).abs(),
+            });
+        let mut steps = Box::from_iter(steps);
         let tensor = Tensor {
             data: array.address() as *mut c_void,
             device_type: device.0,
@@ -108,7 +116,7 @@ trait Managed: Sized {
             byte_offset: 0,
         };
         let owner = Box::into_raw(Box::new(Owner {
-            tensor: Self::new(tensor, array.read_only),
+            tensor: Self::new(tensor, read_only),
             _memory: Arc::clone(&array.memory),
             _shape: sizes,
             _strides: steps,
@@ -183,25 +191,121 @@ pub(super) fn capsule<'py>(
     let device = device(&own.memory);
     let element = element(own)?;
     if max_version.is_some_and(|(major, _)| major >= VERSION[0]) {
-        return wrap(array.py(), Versioned::make(own, element, device));
+        return wrap(
+            array.py(),
+            Versioned::make(own, element, device, own.read_only),
+        );
     }
     if own.read_only {
         return Err(PyBufferError::new_err(
             "this memory is read-only, which the consumer's version of DLPack cannot say: copy it",
         ));
     }
-    wrap(array.py(), Unversioned::make(own, element, device))
+    wrap(
+        array.py(),
+        Unversioned::make(own, element, device, own.read_only),
+    )
 }
 
 /// Returns a capsule of an array in the form that every consumer takes, and that cannot say what is read-only.
 pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
     let element = element(array)?;
-    wrap(py, Unversioned::make(array, element, device(&array.memory)))
+    wrap(
+        py,
+        Unversioned::make(array, element, device(&array.memory), false),
+    )
+}
+
+/// Makes a managed tensor of an array. The caller frees it by its deleter.
+pub(super) fn managed(array: &Array, read_only: bool) -> PyResult<*mut Versioned> {
+    let element = element(array)?;
+    Ok(Versioned::make(
+        array,
+        element,
+        device(&array.memory),
+        read_only,
+    ))
+}
+
+/// Describes an array by a tensor that is good as long as the array.
+pub(super) fn borrowed(array: &Array) -> PyResult<Tensor> {
+    let element = element(array)?;
+    let (device_type, device_id) = device(&array.memory);
+    let layout = &array.layout;
+    let size = layout.dtype.bytes() as i64;
+    let numbers = array.numbers.get_or_init(|| {
+        let shape = layout.shape.iter().map(|size| *size as i64);
+        let steps = layout.strides.iter().map(|stride| *stride as i64 / size);
+        shape.chain(steps).collect()
+    });
+    let (shape, steps) = numbers.split_at(layout.shape.len());
+    Ok(Tensor {
+        data: array.address() as *mut c_void,
+        device_type,
+        device_id,
+        ndim: layout.shape.len() as i32,
+        code: element.kind as u8,
+        bits: element.bits,
+        elements: 1,
+        shape: shape.as_ptr().cast_mut(),
+        strides: steps.as_ptr().cast_mut(),
+        byte_offset: 0,
+    })
+}
+
+/// Returns the name of a device that DLPack numbers.
+pub(super) fn device_name(kind: i32, number: i32) -> PyResult<String> {
+    match kind {
+        CPU => Ok("host".into()),
+        CUDA => Ok(format!("cuda:{number}")),
+        ONE_API => Ok(format!("level_zero:{number}")),
+        _ => Err(PyBufferError::new_err(format!(
+            "there are no arrays on devices of DLPack's type {kind}"
+        ))),
+    }
+}
+
+/// Returns a capsule of a tensor that a library has made, and takes the tensor over.
+///
+/// # Safety
+/// `tensor` is the caller's own.
+pub(super) unsafe fn wrap_foreign(
+    py: Python<'_>,
+    tensor: *mut Versioned,
+) -> PyResult<Bound<'_, PyAny>> {
+    let name = Versioned::NAMES[0].as_ptr();
+    // SAFETY: the name lives for ever, and the destructor is for such capsules.
+    let capsule = unsafe { ffi::PyCapsule_New(tensor.cast(), name, Some(destroy_foreign)) };
+    // SAFETY: it is a new reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
+}
+
+/// Frees the tensor of a capsule that no library has taken over, by its own function.
+///
+/// # Safety
+/// `capsule` is one that [`wrap_foreign`] made.
+unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
+    let name = Versioned::NAMES[0].as_ptr();
+    // SAFETY: it is a capsule. A consumer that takes the tensor over changes the name.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, name) == 1 {
+            let tensor = ffi::PyCapsule_GetPointer(capsule, name).cast::<Versioned>();
+            if let Some(delete) = (*tensor).deleter {
+                delete(tensor);
+            }
+        }
+    }
 }
 
 /// Returns the type of an array's elements. Refuses types that DLPack lacks, and strides that it, which counts in
-/// elements, cannot say.
+/// elements, cannot say. Refuses also negative ones: torch throws a C++ exception at them that nothing catches.
 fn element(array: &Array) -> PyResult<Plain> {
+    if array.layout.is_reversed() {
+        return Err(PyBufferError::new_err(
+            "the array has a negative stride, which torch takes by no DLPack: use array.numpy() on the host, or copy \
+             the array first (copy.copy(array))",
+        ));
+    }
     let dtype = &array.layout.dtype;
     let Some(element) = dtype.numbered() else {
         return Err(PyBufferError::new_err(format!(
@@ -233,7 +337,10 @@ impl NeverWritten {
         let array = self.0.get();
         let element = element(array)?;
         array.order_before(py, stream)?;
-        wrap(py, Unversioned::make(array, element, device(&array.memory)))
+        wrap(
+            py,
+            Unversioned::make(array, element, device(&array.memory), false),
+        )
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

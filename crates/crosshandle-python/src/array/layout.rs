@@ -5,6 +5,7 @@ use super::MAX_DIMENSIONS;
 use crate::array::arguments::Sizes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use std::ops::Range;
 
 /// The elements of an array in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -112,6 +113,19 @@ impl Layout {
         let is_within = bytes <= isize::MAX as u128;
         let total = before.checked_add(after)?;
         (is_within && total <= isize::MAX as usize).then_some((before, after))
+    }
+
+    /// Returns the bytes from the lowest element to the end of the highest one, of a layout that was
+    /// [checked](Self::check).
+    pub(crate) fn bytes(&self) -> Range<usize> {
+        let (before, after) = self.reach().unwrap_or_default();
+        self.offset.saturating_sub(before)..self.offset.saturating_add(after)
+    }
+
+    /// Returns whether a neighbour in some dimension lies at a lower address.
+    pub(crate) fn is_reversed(&self) -> bool {
+        let mut dimensions = self.shape.iter().zip(&self.strides);
+        self.elements() > 0 && dimensions.any(|(size, stride)| *size > 1 && *stride < 0)
     }
 
     /// Checks that all elements lie inside memory of `len` bytes, at multiples of their size.

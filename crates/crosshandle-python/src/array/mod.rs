@@ -4,24 +4,29 @@ pub(crate) mod arguments;
 mod buffer;
 pub(crate) mod dlpack;
 mod dtype;
+pub(crate) mod exchange;
 mod layout;
+mod ready;
 
 pub(crate) use crosshandle::handle::bundle::MAX_DIMENSIONS;
 pub(crate) use dtype::{Dtype, dtype_of, numpy_dtype};
 pub(crate) use layout::Layout;
+pub(crate) use ready::{Arrivals, Ready, Signal};
 
 use crate::context::streams;
+use crate::error::Failure;
 use crate::event::Event;
+use crate::foreign::{Foreign, Place, torch_tensor};
 use crate::handle::MemoryHandle;
-use crate::memory::SharedMemory;
-use crate::memory::pending;
+use crate::memory::{Memory, SharedMemory, pending};
+use crosshandle::Error;
 use crosshandle::handle::BackendKind;
 use dtype::Kind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The numbers of CUDA's default streams: the one that waits for all others, and each thread's own.
@@ -35,6 +40,7 @@ const PER_THREAD_STREAM: i64 = 2;
 /// `cupy()` are short for that. `dpctl()` and `dpnp()` open the memory once more, as USM. What they make keeps the memory open too.
 ///
 /// >>> array = crosshandle.zeros((2, 3), "float32")
+/// >>> array.wait(timeout=5)               # for the event of the bundle, if it came with one
 /// >>> array.numpy()[0, :] = 1
 /// >>> array.tolist()
 /// [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
@@ -47,8 +53,10 @@ pub(crate) struct Array {
     pub(crate) memory: Arc<SharedMemory>,
     pub(crate) layout: Layout,
     pub(crate) read_only: bool,
-    /// The event and the number of the signal that say that the bytes are there.
-    ready: Option<(Py<Event>, u64)>,
+    /// The signals that say that the bytes are there.
+    pub(crate) ready: Ready,
+    /// Sizes and steps in elements, as DLPack counts them: for those who borrow them.
+    numbers: OnceLock<Box<[i64]>>,
     /// What ended the last wait for a view of the buffer, and when.
     buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
@@ -66,27 +74,26 @@ impl Array {
     pub(crate) fn of(memory: Arc<SharedMemory>, layout: Layout, read_only: bool) -> PyResult<Self> {
         layout.check(memory.memory.len())?;
         let read_only = read_only || memory.is_read_only();
+        let ready = memory.arrivals.of(&layout.bytes());
         Ok(Self {
             memory,
             layout,
             read_only,
-            ready: None,
+            ready,
+            numbers: OnceLock::new(),
             buffer_wait: Mutex::new(None),
         })
     }
 
-    /// Makes whatever takes the array wait for a signal first.
-    pub(crate) fn after(mut self, event: Py<Event>, value: u64) -> Self {
-        self.ready = Some((event, value));
+    /// Makes whatever takes the array wait for these signals first, and for no others.
+    pub(crate) fn after(mut self, ready: Ready) -> Self {
+        self.ready = ready;
         self
     }
 
     /// Waits on the host until the bytes are there.
-    fn wait_ready(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        match &self.ready {
-            Some((event, value)) => event.get().wait_value(py, *value, timeout),
-            None => Ok(()),
-        }
+    pub(crate) fn wait_ready(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.ready.wait(py, timeout)
     }
 
     /// Waits as [`wait_ready`](Self::wait_ready) does, for a view of the buffer. NumPy drops what this raises, and goes on to
@@ -109,10 +116,7 @@ impl Array {
     /// Returns whether the bytes are known to be there, so that nothing has to wait: as a rule the signal has
     /// completed long before another process gets to the array.
     fn is_ready(&self) -> bool {
-        match &self.ready {
-            Some((event, value)) => matches!(event.get().event.try_wait_value(*value), Ok(true)),
-            None => true,
-        }
+        self.ready.pending().next().is_none()
     }
 
     fn is_cuda(&self) -> bool {
@@ -151,9 +155,9 @@ impl Array {
     /// Makes a stream that takes the array wait until the bytes are there, or the host where there are no streams.
     /// `stream` is as DLPack has it: `None` is the default stream, −1 asks for no wait.
     fn order_before(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let Some((event, value)) = self.ready.as_ref().filter(|_| !self.is_ready()) else {
+        if self.is_ready() {
             return Ok(());
-        };
+        }
         let number: Option<i64> = match stream {
             None => None,
             Some(stream) => stream.extract().ok(),
@@ -165,35 +169,61 @@ impl Array {
             return self.wait_ready(py, None);
         }
         let number = number.unwrap_or(LEGACY_STREAM);
-        let arguments = (event.clone_ref(py), number, *value, self.device());
-        streams(py)?.call_method1("wait", arguments)?;
+        for signal in self.ready.pending() {
+            let arguments = (signal.event(), number, signal.value(), self.device());
+            streams(py)?.call_method1("wait", arguments)?;
+        }
         Ok(())
     }
 
     /// Returns the same bytes as elements of a type that every library has, for those that lack the elements' own.
-    fn as_raw(&self, py: Python<'_>) -> PyResult<Self> {
+    fn as_raw(&self) -> PyResult<Self> {
         let layout = Layout {
             dtype: self.layout.dtype.raw(),
             ..self.layout.clone()
         };
-        self.with_layout(py, layout)
+        self.with_layout(layout)
     }
 
     /// Returns other elements of the same memory, which are ready when these are.
-    fn with_layout(&self, py: Python<'_>, layout: Layout) -> PyResult<Self> {
+    fn with_layout(&self, layout: Layout) -> PyResult<Self> {
         let array = Self::of(Arc::clone(&self.memory), layout, self.read_only)?;
-        Ok(match &self.ready {
-            Some((event, value)) => array.after(event.clone_ref(py), *value),
-            None => array,
-        })
+        Ok(array.after(self.ready.clone()))
+    }
+
+    /// Returns a copy in new memory of the array's device, without gaps, once the bytes are there.
+    fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let sharing = Self::import(slf.py(), "crosshandle._sharing", "copy_of")?;
+        Ok(sharing.call1((slf,))?.cast_into()?)
+    }
+
+    /// Returns what `copied` takes.
+    pub(crate) fn described(slf: &Bound<'_, Self>) -> PyResult<Foreign> {
+        let own = slf.get();
+        let place = match own.is_on_host() {
+            true => Place::Host,
+            false => Place::SomeCuda,
+        };
+        let Layout {
+            dtype,
+            shape,
+            strides,
+            ..
+        } = own.layout.clone();
+        let (address, keep) = (own.address(), slf.clone().into_any().unbind());
+        Foreign::new(place, address, dtype, shape, Some(strides), true, keep)
     }
 
     /// Returns a tensor, which can write memory that is read-only: the caller sees to that.
     fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
         let own = slf.get();
-        if own.is_ready() {
+        let is_ready = own.is_ready();
+        if is_ready && let Some(tensor) = torch_tensor(py, || dlpack::managed(own, false))? {
+            return Ok(tensor);
+        }
+        let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
+        if is_ready {
             // Without torch's questions for device and stream, which take longer than all the rest.
             return from_dlpack.call1((dlpack::unversioned(py, own)?,));
         }
@@ -262,11 +292,11 @@ impl Array {
     /// The same array with its dimensions in the opposite order.
     #[getter]
     #[pyo3(name = "T")]
-    fn transposed(&self, py: Python<'_>) -> PyResult<Self> {
+    fn transposed(&self) -> PyResult<Self> {
         let mut layout = self.layout.clone();
         layout.shape.reverse();
         layout.strides.reverse();
-        self.with_layout(py, layout)
+        self.with_layout(layout)
     }
 
     /// The number of dimensions.
@@ -294,11 +324,11 @@ impl Array {
     }
 
     /// The event that says that the bytes are there, if the bundle had one. Whatever takes the array waits for it: a
-    /// stream if the library has one, otherwise the host.
+    /// stream if the library has one, otherwise the host. Views and pickles of the array keep it. An array over parts
+    /// with different events waits for each, and this is the first.
     #[getter]
-    pub(crate) fn event(&self, py: Python<'_>) -> Option<Py<Event>> {
-        let (event, _) = self.ready.as_ref()?;
-        Some(event.clone_ref(py))
+    pub(crate) fn event(&self) -> Option<Event> {
+        self.ready.first().map(Signal::event)
     }
 
     /// Whether it is in memory that is lent, with what its library keeps the bytes by.
@@ -307,9 +337,27 @@ impl Array {
         self.memory.is_lent()
     }
 
+    /// Keeps memory, or that of an array, as long as the memory that this array lies in.
+    fn _keep(&self, kept: &Bound<'_, PyAny>) -> PyResult<()> {
+        let memory = match kept.cast::<Self>() {
+            Ok(array) => Arc::clone(&array.get().memory),
+            Err(_) => kept.cast::<Memory>()?.get().shared()?,
+        };
+        self.memory.keep(memory);
+        Ok(())
+    }
+
+    /// Raises `StaleHandleError` or `ExporterGoneError` if no process can open the array's memory any more.
+    fn _check_openable(&self, py: Python<'_>) -> PyResult<()> {
+        match self.layout.elements() {
+            0 => Ok(()),
+            _ => Ok(self.memory.check_openable(py)?),
+        }
+    }
+
     /// Returns the same array for reading only.
-    fn _as_read_only(&self, py: Python<'_>) -> PyResult<Self> {
-        let mut array = self.with_layout(py, self.layout.clone())?;
+    fn _as_read_only(&self) -> PyResult<Self> {
+        let mut array = self.with_layout(self.layout.clone())?;
         array.read_only = true;
         Ok(array)
     }
@@ -352,12 +400,12 @@ impl Array {
         }
         // A record, or a type that NumPy knows only by the package that JAX brings.
         let dtype = own.layout.dtype.numpy(py)?;
-        let bytes = Bound::new(py, own.as_raw(py)?)?;
+        let bytes = Bound::new(py, own.as_raw()?)?;
         Self::numpy(&bytes, timeout)?.call_method1("view", (dtype,))
     }
 
-    /// Returns a torch tensor of the same bytes. A tensor cannot be read-only: of read-only memory this
-    /// makes a copy, if `copy=True` says so.
+    /// Returns a torch tensor of the same bytes. A tensor can neither be read-only nor have negative strides: of such
+    /// an array this makes a copy, if `copy=True` says so.
     #[pyo3(signature = (*, copy = false))]
     fn torch<'py>(slf: &Bound<'py, Self>, copy: bool) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
@@ -367,8 +415,18 @@ impl Array {
                 "this memory is read-only, and torch would write to it: pass copy=True for a copy",
             ));
         }
+        if own.layout.is_reversed() {
+            if !copy {
+                return Err(Failure::from(Error::Unsupported(
+                    "torch has no tensors with negative strides: pass copy=True for a copy".into(),
+                ))
+                .into());
+            }
+            let copied = Self::copy(slf)?;
+            return Self::torch(&copied, false);
+        }
         let tensor = if own.layout.dtype.is_float8() {
-            let bytes = Bound::new(py, own.as_raw(py)?)?;
+            let bytes = Bound::new(py, own.as_raw()?)?;
             let dtype = Self::import(py, "torch", &own.layout.dtype.to_string())?;
             Self::torch_of(&bytes)?.call_method1("view", (dtype,))?
         } else {
@@ -383,8 +441,12 @@ impl Array {
 
     /// Returns a JAX array of the same bytes, which nobody may write as long as it lives.
     fn jax<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
         let never_written = dlpack::NeverWritten(slf.clone().unbind());
-        Self::import(slf.py(), "jax", "dlpack.from_dlpack")?.call1((never_written,))
+        let array = Self::import(py, "jax", "dlpack.from_dlpack")?.call1((never_written,))?;
+        // Otherwise a donation writes memory that others read.
+        Self::import(py, "crosshandle._storages", "hold")?.call1((&array,))?;
+        Ok(array)
     }
 
     /// Returns a CuPy array of the same bytes, for memory of a GPU.
@@ -436,10 +498,15 @@ impl Array {
             ));
         }
         let interface = self.interface(py, 3)?;
-        // A stream that waits for the event, if there is one; who takes the array waits for that.
-        let stream = match self.ready.as_ref().filter(|_| !self.is_ready()) {
-            Some((event, value)) => {
-                let arguments = (event.clone_ref(py), *value, self.device());
+        // A stream that waits for the event, if there is one; who takes the array waits for that. A stream waits for one
+        // event, and the host for the others.
+        let pending = Vec::from_iter(self.ready.pending());
+        let stream = match pending.split_last() {
+            Some((last, others)) => {
+                for signal in others {
+                    signal.event().wait_value(py, signal.value(), None)?;
+                }
+                let arguments = (last.event(), last.value(), self.device());
                 streams(py)?.call_method1("waiting", arguments)?
             }
             None => py.None().into_bound(py),
@@ -471,6 +538,12 @@ impl Array {
         dlpack::capsule(slf, max_version)
     }
 
+    /// DLPack's table of C functions, by which libraries take arrays without a call of Python.
+    #[classattr]
+    fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(exchange::capsule(py)?.unbind())
+    }
+
     /// Returns the device of the bytes, as DLPack numbers it.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(&self.memory)
@@ -494,6 +567,20 @@ impl Array {
     fn __len__(&self) -> PyResult<usize> {
         let first = self.layout.shape.first().copied();
         first.ok_or_else(|| PyTypeError::new_err("an array without dimensions has no length"))
+    }
+
+    /// Returns a copy in new memory of the same device, as `copy.copy` of a NumPy array does. The copy is writable, has
+    /// no gaps, and is made once the bytes are there.
+    fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        Self::copy(slf)
+    }
+
+    /// Returns a copy as `copy.copy` does: the elements are numbers, and nothing lies deeper.
+    fn __deepcopy__<'py>(
+        slf: &Bound<'py, Self>,
+        _memo: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, Self>> {
+        Self::copy(slf)
     }
 
     /// Returns NumPy's array of the same bytes, as `numpy.asarray` asks for it.

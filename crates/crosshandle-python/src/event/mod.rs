@@ -9,6 +9,7 @@ use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
 use crate::memory::pending;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
@@ -240,6 +241,16 @@ impl Event {
         interrupt::wait(py, limit, |slice| {
             crosshandle::Event::wait_any_value(&values, Some(slice))
         })
+    }
+
+    fn __copy__(&self) -> PyResult<Self> {
+        Err(PyTypeError::new_err(
+            "an event has no copies: open its handle for another object of the same event",
+        ))
+    }
+
+    fn __deepcopy__(&self, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
+        self.__copy__()
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// (7, None)
 /// >>> notifier.remove(7)
 /// False
+/// >>> notifier.close()
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Notifier(Mutex<Option<crosshandle::Notifier>>);
 

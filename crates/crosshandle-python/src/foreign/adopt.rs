@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::error::exception;
 use crate::memory::{SharedMemory, find_live};
 use crosshandle::{DriverAllocation, Error, Memory, Result};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
@@ -21,7 +22,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The allocations that a context has adopted and that something still uses, by address.
 #[derive(Default)]
-pub(crate) struct Wholes(Mutex<HashMap<usize, Whole>>);
+pub(crate) struct Wholes(
+    Mutex<HashMap<usize, Whole>>,
+    Mutex<HashMap<Loan, Weak<SharedMemory>>>,
+);
+
+/// What is lent: the addresses of the memory and of its owners.
+type Loan = (usize, Vec<usize>);
 
 struct Whole {
     memory: Weak<Memory>,
@@ -49,14 +56,19 @@ struct Group {
 }
 
 /// Makes arrays of shared memory of other libraries' arrays. Returns, for each, the array, or the exception
-/// that says why other processes cannot reach its memory.
+/// that says why other processes cannot reach its memory. `owners` are objects that the bytes of each array live as
+/// long as.
 #[pyfunction]
 pub(crate) fn adopt_all<'py>(
     py: Python<'py>,
     context: &Context,
     arrays: Items<Bound<'py, Foreign>>,
+    owners: Items<Py<PyAny>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let arrays = arrays.0;
+    let (arrays, owners) = (arrays.0, owners.0);
+    if arrays.len() != owners.len() {
+        return Err(PyValueError::new_err("each array has an owner"));
+    }
     let mut results: Vec<Option<Bound<'py, PyAny>>> = vec![None; arrays.len()];
     let refusal = |error: Error| {
         exception(py, &error)
@@ -72,8 +84,11 @@ pub(crate) fn adopt_all<'py>(
     for place in order {
         let foreign = arrays[place].get();
         if foreign.len == 0 {
-            let (dtype, shape) = (foreign.layout.dtype.clone(), foreign.layout.shape.clone());
-            let empty = context.empty_of(py, dtype, shape)?;
+            let layout = Layout {
+                offset: 0,
+                ..foreign.layout.clone()
+            };
+            let empty = Array::of(context.nothing(py)?, layout, foreign.read_only)?;
             results[place] = Some(Bound::new(py, empty)?.into_any());
             continue;
         }
@@ -92,12 +107,11 @@ pub(crate) fn adopt_all<'py>(
         }
     }
     for group in groups {
-        let members = group.members.iter().map(|place| arrays[*place].get());
-        let owners = || Owners(members.map(|foreign| foreign.owner.clone_ref(py)).collect());
-        let lend = |memory: Arc<Memory>| {
-            let lent = memory.lend(.., owners())?;
-            Ok(Arc::new(SharedMemory::lent(lent, context.0.clone())))
-        };
+        let mut owners = Vec::from_iter(group.members.iter().map(|place| &owners[*place]));
+        // Each once, as many tensors have one storage.
+        owners.sort_unstable_by_key(|owner| owner.as_ptr());
+        owners.dedup_by_key(|owner| owner.as_ptr());
+        let lend = |memory: Arc<Memory>| context.1.lend(py, &context.0, &memory, &owners);
         let shared = match group.base {
             Base::Kept(shared) => Ok(shared),
             Base::Recycled(memory) => lend(memory),
@@ -229,6 +243,32 @@ fn allocation_at(context: &crosshandle::Context, address: usize) -> Result<Drive
 }
 
 impl Wholes {
+    /// Lends memory, with what keeps its bytes: the same as before, if that is still kept, so that sharing the same arrays
+    /// again makes nothing new.
+    fn lend(
+        &self,
+        py: Python<'_>,
+        context: &crosshandle::Context,
+        memory: &Arc<Memory>,
+        owners: &[&Py<PyAny>],
+    ) -> Result<Arc<SharedMemory>> {
+        let addresses = owners.iter().map(|owner| owner.as_ptr().addr()).collect();
+        let loan = (Arc::as_ptr(memory).addr(), addresses);
+        let mut lent = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is alive keeps the memory and the owners, so no others have their addresses.
+        if let Some(known) = lent.get(&loan).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        let kept = Owners(owners.iter().map(|owner| owner.clone_ref(py)).collect());
+        let part = memory.lend(.., kept)?;
+        let made = Arc::new(SharedMemory::lent(part, context.clone()));
+        if lent.len() == lent.capacity() {
+            lent.retain(|_, known| known.strong_count() > 0);
+        }
+        lent.insert(loan, Arc::downgrade(&made));
+        Ok(made)
+    }
+
     /// Adopts an allocation, or several side by side: what was adopted before, if something still uses it,
     /// so that importers find it mapped.
     fn adopt(

@@ -4,7 +4,6 @@ use super::description::{Foreign, Place};
 use crate::array::{Array, Dtype, Layout};
 use crate::context::Context;
 use crate::error::Failure;
-use crate::interrupt::detached;
 use crosshandle::{Access, Command, MemoryRange};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,61 +12,104 @@ use std::ptr::{self, NonNull};
 /// The bytes that host memory is filled with at a time.
 const CHUNK: usize = 1 << 16;
 
-/// Copies another library's array into new memory of a context on the array's device. One on a GPU has no gaps, and
-/// its bytes are there.
+/// Bytes without gaps that a device's array is copied in, at most. Halved or doubled: arrays with more gaps are
+/// left to their libraries, whose kernels are faster than so many commands, or they are not.
+const MAX_DEVICE_RUNS: usize = 1 << 16;
+
+/// Copies another library's array into new memory of a context on the array's device. The bytes of one on a GPU are
+/// there.
 #[pyfunction]
 pub(crate) fn copied(
     py: Python<'_>,
     context: &Context,
     array: &Bound<'_, Foreign>,
 ) -> PyResult<Array> {
-    let foreign = array.get();
+    copy(py, context, array.get())
+}
+
+/// Copies an array into new memory of a context on the array's device, once its bytes are there.
+#[pyfunction]
+pub(crate) fn copied_array(
+    py: Python<'_>,
+    context: &Context,
+    array: &Bound<'_, Array>,
+) -> PyResult<Array> {
+    array.get().wait_ready(py, None)?;
+    copy(py, context, &Array::described(array)?)
+}
+
+fn copy(py: Python<'_>, context: &Context, foreign: &Foreign) -> PyResult<Array> {
     let made = context.empty_of(
         py,
         foreign.layout.dtype.clone(),
         foreign.layout.shape.clone(),
     )?;
+    if foreign.layout.elements() == 0 {
+        return Ok(made);
+    }
+    let runs = Runs::of(&foreign.layout);
     if foreign.place != Place::Host {
-        return on_device(py, context, foreign, made);
+        on_device(py, context, foreign, &runs, &made)?;
+        return Ok(made);
     }
     if made.memory.memory.bytes().is_err() {
         return Err(PyValueError::new_err(
             "arrays of the host are copied to memory of the host",
         ));
     }
-    let size = foreign.layout.dtype.bytes();
-    // The dimensions at the end that lie without gaps are copied at once.
-    let (shape, strides) = (&foreign.layout.shape, &foreign.layout.strides);
-    let (mut outer, mut run) = (shape.len(), size);
-    while outer > 0 && (strides[outer - 1] == run as isize || shape[outer - 1] == 1) {
-        run *= shape[outer - 1];
-        outer -= 1;
-    }
-    if shape.contains(&0) {
-        return Ok(made);
-    }
-    let mut index = vec![0; outer];
-    let first = foreign.first + foreign.layout.offset;
-    let from = ptr::with_exposed_provenance::<u8>(first);
-    let mut to = made.memory.memory.as_ptr();
-    loop {
-        let places = index.iter().zip(strides);
-        let offset: isize = places.map(|(place, stride)| *place as isize * stride).sum();
+    let from = ptr::with_exposed_provenance::<u8>(foreign.first);
+    let to = made.memory.memory.as_ptr();
+    runs.each(|offset, place| {
         // SAFETY: the library says that these bytes are the array's, and its owner is held; that the elements
         // have addresses was checked when it was described. The memory was just made, with as many bytes as the
         // elements have, and nobody else has it.
-        unsafe {
-            ptr::copy_nonoverlapping(from.offset(offset), to, run);
-            to = to.add(run);
+        unsafe { ptr::copy_nonoverlapping(from.add(offset), to.add(place), runs.len) };
+        Ok(())
+    })?;
+    Ok(made)
+}
+
+/// The bytes of an array with elements, as far as they lie without gaps.
+struct Runs<'a> {
+    layout: &'a Layout,
+    /// The dimensions whose neighbours are no neighbours in memory.
+    outer: usize,
+    /// The bytes of each run.
+    len: usize,
+}
+
+impl<'a> Runs<'a> {
+    fn of(layout: &'a Layout) -> Self {
+        let (shape, strides) = (&layout.shape, &layout.strides);
+        let (mut outer, mut len) = (shape.len(), layout.dtype.bytes());
+        while outer > 0 && (strides[outer - 1] == len as isize || shape[outer - 1] == 1) {
+            len *= shape[outer - 1];
+            outer -= 1;
         }
-        // To the next run, the last dimension fastest.
-        let Some(dimension) =
-            (0..outer).rfind(|dimension| index[*dimension] + 1 < shape[*dimension])
-        else {
-            return Ok(made);
-        };
-        index[dimension] += 1;
-        index[dimension + 1..].fill(0);
+        Self { layout, outer, len }
+    }
+
+    fn count(&self) -> usize {
+        self.layout.shape[..self.outer].iter().product()
+    }
+
+    /// Calls a function with the offset of each run in the memory from the lowest byte on, and its place in a copy.
+    fn each(&self, mut call: impl FnMut(usize, usize) -> crosshandle::Result<()>) -> PyResult<()> {
+        let (shape, strides) = (&self.layout.shape, &self.layout.strides);
+        let mut index = vec![0; self.outer];
+        for run in 0..self.count() {
+            let places = index.iter().zip(strides);
+            let distance: isize = places.map(|(place, stride)| *place as isize * stride).sum();
+            let offset = self.layout.offset.wrapping_add_signed(distance);
+            call(offset, run * self.len).map_err(Failure::from)?;
+            // To the next run, the last dimension fastest.
+            let next = (0..self.outer).rfind(|dimension| index[*dimension] + 1 < shape[*dimension]);
+            if let Some(dimension) = next {
+                index[dimension] += 1;
+                index[dimension + 1..].fill(0);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -146,26 +188,31 @@ pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResul
 }
 
 /// Copies by a queue, and waits for it.
-fn on_device(py: Python<'_>, context: &Context, foreign: &Foreign, made: Array) -> PyResult<Array> {
-    if !foreign.layout.is_contiguous() {
+fn on_device(
+    py: Python<'_>,
+    context: &Context,
+    foreign: &Foreign,
+    runs: &Runs<'_>,
+    made: &Array,
+) -> PyResult<()> {
+    if runs.count() > MAX_DEVICE_RUNS {
         return Err(PyValueError::new_err(
-            "an array with gaps is copied by its own library: make it contiguous first",
+            "an array with that many gaps is copied by its own library: make it contiguous first",
         ));
     }
-    let Some(first) = NonNull::new(ptr::with_exposed_provenance_mut(foreign.first)) else {
-        // Without elements.
-        return Ok(made);
-    };
-    // SAFETY: the library says that these bytes are the array's, and its owner is held until the copy is done.
-    let from = unsafe { MemoryRange::from_raw_parts(first, foreign.len, Access::ReadOnly) };
-    let copy = || {
-        let queue = context.0.create_queue()?;
-        let to = made.memory.memory.range(..foreign.len)?;
+    let queue = context.0.create_queue().map_err(Failure::from)?;
+    let submitted = runs.each(|offset, place| {
+        let first = ptr::with_exposed_provenance_mut(foreign.first + offset);
+        let Some(first) = NonNull::new(first) else {
+            return Ok(());
+        };
+        // SAFETY: the library says that these bytes are the array's, and its owner is held until the copy is done.
+        let from = unsafe { MemoryRange::from_raw_parts(first, runs.len, Access::ReadOnly) };
+        let to = made.memory.memory.range(place..place + runs.len)?;
         queue.submit(Command::copy(from, to)?)?;
-        Ok(queue)
-    };
-    let queue = detached(py, copy)?;
-    // Ctrl-C would leave the array to be written or freed while it is read.
+        Ok(())
+    });
+    // Also after an error, and whatever Ctrl-C says: the owner is held until what was submitted is done.
     py.detach(|| queue.finish()).map_err(Failure::from)?;
-    Ok(made)
+    submitted
 }

@@ -51,7 +51,7 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     /// `address` is the first element's, `strides` are in bytes; `None` is without gaps.
-    pub(super) fn new(
+    pub(crate) fn new(
         place: Place,
         address: usize,
         dtype: Dtype,
@@ -116,6 +116,12 @@ impl Foreign {
         PyTuple::new(py, &self.layout.shape)
     }
 
+    /// The object that the bytes live as long as, as its library's protocol tells.
+    #[getter]
+    fn owner(&self, py: Python<'_>) -> Py<PyAny> {
+        self.owner.clone_ref(py)
+    }
+
     /// The address of the lowest byte.
     #[getter]
     fn address(&self) -> usize {
@@ -130,13 +136,13 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     if let Some(tensor) = torch::describe(value)? {
         return Ok(tensor);
     }
+    interface::check_whole(value)?;
     if let Some(array) = interface::cuda(value)? {
         return Ok(array);
     }
     if let Some(array) = interface::sycl(value)? {
         return Ok(array);
     }
-    interface::check_unmasked(value)?;
     let refused = match buffer::describe(value)? {
         buffer::Found::Array(array) => return Ok(array),
         buffer::Found::Refused(refused) => Some(refused),

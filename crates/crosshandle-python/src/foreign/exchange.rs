@@ -1,38 +1,16 @@
-//! DLPack's table of C functions, by which a library describes its arrays without a call of Python:
-//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. torch has it from 2.10 on.
+//! DLPack's table of C functions, by which libraries exchange arrays without a call of Python:
+//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. torch has it from 2.10 on. The table of this module's arrays
+//! is in `array/exchange.rs`.
 
 use super::capsule;
 use super::description::{Foreign, Place};
 use crate::array::dlpack::{self, Tensor};
+use crate::array::exchange::{Functions, Header, NAME};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
-use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-
-/// `DLPackExchangeAPIHeader`.
-#[repr(C)]
-struct Header {
-    version: [u32; 2],
-    before: *const Header,
-}
-
-/// `DLPackExchangeAPI`.
-#[repr(C)]
-struct Functions {
-    header: Header,
-    allocate: *const c_void,
-    managed_from_object: *const c_void,
-    managed_to_object: *const c_void,
-    /// Fills in a tensor that is good until the interpreter goes on, and that waits for no stream. Returns -1 with
-    /// an exception set.
-    tensor_from_object: Option<Describe>,
-    current_stream: *const c_void,
-}
-
-/// The function that describes the arrays of a class.
-type Describe = unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int;
 
 /// Describes an array of torch's class of tensors; `None` if the class has no table of a version that this module
 /// knows, or its function refuses the array. `owner` is what the bytes live as long as.
@@ -41,10 +19,8 @@ pub(super) fn describe(
     class: &Bound<'_, PyAny>,
     owner: &Py<PyAny>,
 ) -> PyResult<Option<Foreign>> {
-    // Looked for once.
-    static KNOWN: PyOnceLock<Option<Describe>> = PyOnceLock::new();
     let py = array.py();
-    let Some(function) = *KNOWN.get_or_try_init(py, || find(class))? else {
+    let Some(function) = known(class)?.and_then(|functions| functions.tensor_from_object) else {
         return Ok(None);
     };
     if !is_made_of(array, class) {
@@ -77,12 +53,42 @@ fn is_made_of(array: &Bound<'_, PyAny>, class: &Bound<'_, PyAny>) -> bool {
     unsafe { ffi::PyObject_TypeCheck(array.as_ptr(), class.as_type_ptr()) != 0 }
 }
 
-/// Returns the function in the table of a class.
-fn find(class: &Bound<'_, PyAny>) -> PyResult<Option<Describe>> {
+/// Returns the table of torch's class of tensors, which is looked for once.
+fn known(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
+    static KNOWN: PyOnceLock<Option<&'static Functions>> = PyOnceLock::new();
+    Ok(*KNOWN.get_or_try_init(class.py(), || find(class))?)
+}
+
+/// Makes a tensor of torch, which waits for no stream; `None` if torch has no table of a version that this module knows.
+/// The array is without strides that torch refuses.
+pub(crate) fn torch_tensor<'py>(
+    py: Python<'py>,
+    make: impl FnOnce() -> PyResult<*mut dlpack::Versioned>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    static CONVERT: PyOnceLock<Option<&'static Functions>> = PyOnceLock::new();
+    let functions = CONVERT.get_or_try_init(py, || {
+        let class = py.import("torch")?.getattr("Tensor")?;
+        known(&class)
+    })?;
+    let Some(convert) = functions.and_then(|functions| functions.managed_to_object) else {
+        return Ok(None);
+    };
+    let mut made = std::ptr::null_mut();
+    // SAFETY: the tensor is a new one, which the function takes over whatever it returns; the caller has the interpreter.
+    let failed = unsafe { convert(make()?, &raw mut made) } != 0;
+    if failed {
+        return Err(PyErr::fetch(py));
+    }
+    // SAFETY: the function has returned a new reference, or null with an exception.
+    unsafe { Bound::from_owned_ptr_or_err(py, made.cast()).map(Some) }
+}
+
+/// Returns the table of a class.
+fn find(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
     let Some(capsule) = class.getattr_opt("__dlpack_c_exchange_api__")? else {
         return Ok(None);
     };
-    let name = c"dlpack_exchange_api".as_ptr();
+    let name = NAME.as_ptr();
     // SAFETY: the call takes any object.
     if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name) } != 1 {
         return Ok(None);
@@ -95,8 +101,7 @@ fn find(class: &Bound<'_, PyAny>) -> PyResult<Option<Describe>> {
     while let Some(header) = unsafe { found.as_ref() } {
         if header.version[0] == dlpack::VERSION[0] {
             // SAFETY: the rest of a table of this version is as declared.
-            let functions = unsafe { &*found.cast::<Functions>() };
-            return Ok(functions.tensor_from_object);
+            return Ok(Some(unsafe { &*found.cast::<Functions>() }));
         }
         found = header.before;
     }

@@ -115,7 +115,11 @@ pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if let Some(memory) = memory.and_then(|data| data.getattr_opt("mem").ok().flatten()) {
         array.owner = memory.unbind();
     }
-    array.read_only |= is_never_written(value)?;
+    if is_never_written(value)? {
+        array.read_only = true;
+        // It holds JAX's buffer, so that a donation copies: the array itself may be donated while others read it.
+        array.owner = value.call_method0("__dlpack__")?.unbind();
+    }
     Ok(Some(array))
 }
 
@@ -158,12 +162,34 @@ pub(super) fn is_never_written(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_jax)
 }
 
-/// Refuses an array of NumPy's whose protocols leave its mask out.
-pub(super) fn check_unmasked(value: &Bound<'_, PyAny>) -> PyResult<()> {
-    match module_of(value)?.is_some_and(|name| name.starts_with("numpy.ma")) {
-        true => Err(masked()),
-        false => Ok(()),
+/// Refuses an array that is more than its protocols tell: one with a mask, or with a unit. Classes that are derived
+/// from the arrays of a library lose it in silence.
+#[pyfunction]
+pub(crate) fn check_whole(value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let class = value.get_type();
+    for base in class.mro() {
+        let module: Option<String> = base
+            .getattr("__module__")
+            .and_then(|name| name.extract())
+            .ok();
+        let name: String = base.getattr("__name__")?.extract()?;
+        if module.is_some_and(|module| module.starts_with("numpy.ma")) || name.starts_with("Masked")
+        {
+            return Err(masked());
+        }
     }
+    for name in ["unit", "units"] {
+        // Raises for some values of some libraries.
+        let Ok(Some(unit)) = value.getattr_opt(name) else {
+            continue;
+        };
+        if !unit.is_none() && !unit.is_callable() {
+            return Err(PyTypeError::new_err(format!(
+                "an array with a unit cannot be shared, since its unit ({unit}) would be lost: share its values"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn masked() -> PyErr {

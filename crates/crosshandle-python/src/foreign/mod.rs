@@ -24,6 +24,7 @@ mod torch;
 
 pub(crate) use adopt::{Wholes, adopt_all, laid_over};
 pub(crate) use bytes::Bytes;
-pub(crate) use copy::{copied, filled, moved};
-pub(crate) use description::{Foreign, describe};
-pub(crate) use interface::swapped;
+pub(crate) use copy::{copied, copied_array, filled, moved};
+pub(crate) use description::{Foreign, Place, describe};
+pub(crate) use exchange::torch_tensor;
+pub(crate) use interface::{check_whole, swapped};

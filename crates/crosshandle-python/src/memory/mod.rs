@@ -4,15 +4,17 @@ pub(crate) mod pending;
 pub(crate) mod physical;
 
 use crate::array::arguments::{self, Data};
-use crate::array::{Array, Layout};
+use crate::array::{Array, Arrivals, Layout};
 use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;
 use crate::handle::MemoryHandle;
 use crate::interrupt::{detached, detached_for};
+use crosshandle::adapter_support::{PerProcess, check_birth};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::collections::BTreeMap;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -47,6 +49,10 @@ pub(crate) struct SharedMemory {
     live: Option<u64>,
     /// Whether an allocator uses parts of it again and again.
     is_recycled: bool,
+    /// When its bytes are there.
+    pub(crate) arrivals: Arrivals,
+    /// What lives as long: the tables of dropped bundles that have it.
+    kept: Mutex<Vec<Arc<Self>>>,
 }
 
 /// Memory that is found by its address.
@@ -57,7 +63,8 @@ struct Live {
 }
 
 /// The memory of this process that is open, by address and a number.
-static LIVE: Mutex<BTreeMap<(usize, u64), Live>> = Mutex::new(BTreeMap::new());
+/// A forked child finds only what it has made or opened itself: it cannot share the rest.
+static LIVE: PerProcess<Mutex<BTreeMap<(usize, u64), Live>>> = PerProcess::new(Mutex::default);
 /// The length of the longest memory there ever was.
 static LONGEST: AtomicUsize = AtomicUsize::new(0);
 
@@ -147,6 +154,8 @@ impl SharedMemory {
             context,
             live: Some(NUMBERS.fetch_add(1, Ordering::Relaxed)),
             is_recycled,
+            arrivals: Arrivals::default(),
+            kept: Mutex::default(),
         }
     }
 
@@ -193,7 +202,33 @@ impl SharedMemory {
             context,
             live: None,
             is_recycled: false,
+            arrivals: Arrivals::default(),
+            kept: Mutex::default(),
         }
+    }
+
+    /// Keeps other memory as long as this.
+    pub(crate) fn keep(&self, other: Arc<Self>) {
+        if ptr::eq(self, &raw const *other) {
+            return;
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.iter().any(|known| Arc::ptr_eq(known, &other)) {
+            kept.push(other);
+        }
+    }
+
+    /// Fails as an opening by the memory's handle would in another process, if this process has opened it by one.
+    pub(crate) fn check_openable(&self, py: Python<'_>) -> Result<()> {
+        let Some(handle) = self.handle else {
+            return Ok(());
+        };
+        let access = self.memory.access();
+        detached(py, || match access {
+            crosshandle::Access::ReadWrite => self.context.open_memory(&handle),
+            crosshandle::Access::ReadOnly => self.context.open_memory_read_only(&handle),
+        })?;
+        Ok(())
     }
 
     pub(crate) fn is_lent(&self) -> bool {
@@ -215,6 +250,8 @@ impl SharedMemory {
 
     /// Returns a handle: a new one in the process that allocated it, else the one that it was opened by.
     pub(crate) fn handle(&self, read_only: bool) -> Result<crosshandle::MemoryHandle> {
+        // Memory that a forked child has inherited is kept by its parent alone.
+        check_birth(&self.context)?;
         Ok(match self.handle {
             Some(handle) => handle,
             None if read_only => self.memory.handle_read_only()?,
@@ -289,7 +326,7 @@ impl Memory {
         ))
     }
 
-    fn of(shared: Arc<SharedMemory>) -> Self {
+    pub(crate) fn of(shared: Arc<SharedMemory>) -> Self {
         Self {
             shared: Mutex::new(Some(shared)),
         }
@@ -432,8 +469,22 @@ impl Memory {
         self.nbytes()
     }
 
+    /// Returns a copy in new memory of the same device.
+    fn __copy__(&self, py: Python<'_>) -> PyResult<Self> {
+        let all = Array::new(self.shared()?, Layout::of(None, None, self.nbytes()?, 0)?)?;
+        let copied = Bound::new(py, all)?.call_method0("__copy__")?;
+        let copied = copied.cast_into::<Array>()?;
+        Ok(Self::of(Arc::clone(&copied.get().memory)))
+    }
+
+    /// Returns a copy as `copy.copy` does.
+    fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
+        self.__copy__(py)
+    }
+
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let shared = slf.get().shared()?;
+        shared.check_openable(slf.py())?;
         let handle = shared.handle(shared.is_read_only())?;
         let bytes = PyBytes::new(slf.py(), handle.as_bytes());
         // It arrives as it is here, whatever the handle grants.

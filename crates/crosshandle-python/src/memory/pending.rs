@@ -275,8 +275,8 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
     for object in objects.iter() {
         if let Ok(array) = object.cast::<Array>() {
             kept.push(Kept::Memory(Arc::clone(&array.get().memory)));
-            if let Some(event) = array.get().event(py) {
-                kept.push(kept_event(py, event.get())?);
+            if let Some(event) = array.get().event() {
+                kept.push(kept_event(py, &event)?);
             }
         } else if let Ok(memory) = object.cast::<Memory>() {
             kept.push(Kept::Memory(memory.get().shared()?));

@@ -22,6 +22,7 @@ mod stranger;
 use request::{Answer, CommandError, Request};
 use state::PeerState;
 use std::io::{BufRead, Write};
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -35,6 +36,15 @@ fn main() -> ExitCode {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Err(error) = crosshandle_conformance::faults::install_if_asked() {
         eprintln!("counting steps: {error}");
+        return ExitCode::FAILURE;
+    }
+    if device == "exec" {
+        // The program is what counts: `exec PROGRAM ARGUMENTS…`.
+        let Some(program) = arguments.next() else {
+            return ExitCode::from(2);
+        };
+        let error = std::process::Command::new(program).args(arguments).exec();
+        eprintln!("starting a program: {error}");
         return ExitCode::FAILURE;
     }
     let state = Arc::new(PeerState::new(device, arguments.next()));

@@ -102,7 +102,10 @@ fn open_bundle(state: &PeerState, request: &Request<'_>) -> Answer {
         state.put(&format!("{name}{number}"), Object::Memory(Arc::new(memory)));
     }
     let mut words = vec![bundle.structure];
-    if let Some(ready) = bundle.event {
+    let mut waits = bundle.arrays.iter().map(|array| &array.ready);
+    if let [ready] = bundle.signals[..]
+        && waits.any(|waits| waits == &[0])
+    {
         state.put(name, Object::Event(context.open_event(&ready.handle)?));
         words.push(ready.value.to_string());
     }

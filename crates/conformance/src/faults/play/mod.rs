@@ -2,6 +2,7 @@
 
 mod after;
 mod judge;
+pub(super) mod programs;
 
 use super::bystanders::Bystanders;
 use super::stage::{Plan, Stage};

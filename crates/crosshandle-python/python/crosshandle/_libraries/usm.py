@@ -285,13 +285,13 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
     return made
 
 
-def adopt(group: list[_rust.Foreign]) -> list[tuple[Context, Array | Exception]]:
+def adopt(group: list[_rust.Foreign], owners: list[Any]) -> list[tuple[Context, Array | Exception]]:
     """Makes arrays of shared memory of arrays in USM: for each, the context, and the array or why it cannot be."""
     made: dict[bytes, Array] = {}
-    return [_adopt_one(one, made) for one in group]
+    return [_adopt_one(one, owner, made) for one, owner in zip(group, owners)]
 
 
-def _adopt_one(one: _rust.Foreign, made: dict[bytes, Array]) -> tuple[Context, Array | Exception]:
+def _adopt_one(one: _rust.Foreign, owner: Any, made: dict[bytes, Array]) -> tuple[Context, Array | Exception]:
     for reference in list(_opened.values()):
         opened = reference()
         if opened is not None and 0 <= one.address - opened.first < opened.nbytes:
@@ -314,7 +314,7 @@ def _adopt_one(one: _rust.Foreign, made: dict[bytes, Array]) -> tuple[Context, A
     # The driver's own allocation may be known without an adapter.
     for device in Device.all():
         if device.backend == "level_zero":
-            (adopted,) = _rust.adopt_all(default_context(device.name), [one])
+            (adopted,) = _rust.adopt_all(default_context(device.name), [one], [owner])
             if isinstance(adopted, Array):
                 return default_context(device.name), adopted
             refused = refused or adopted

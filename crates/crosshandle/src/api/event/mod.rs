@@ -15,7 +15,6 @@ use crate::event_protocol::WaitMode;
 use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
 use crate::ipc::{Credential, EventCore, First, OpenDeadline};
 use crate::observe::waited;
-use crate::os::process;
 use crate::sync::Deadline;
 use crate::types::known;
 use std::fmt;
@@ -138,9 +137,7 @@ impl Event {
         let is_shareable = options.is_shareable().ok_or_else(|| {
             Error::invalid("an event can be shareable or take timestamps, but not both")
         })?;
-        if process::is_forked() {
-            return Err(Error::forked());
-        }
+        context.check_birth()?;
         let core = EventCore::create(
             context.exporter(),
             options.mode(),

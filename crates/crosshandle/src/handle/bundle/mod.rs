@@ -1,9 +1,8 @@
 //! Bundles: the bytes that carry arrays to other processes.
 //!
 //! A bundle holds handles, the layout of an array in the memory of each, a text that says how the
-//! program arranges the arrays, and a handle of an event if the arrays are ready only after one of its
-//! signals. It is plain data: whoever reads a stranger's bundle checks every byte of it and runs
-//! nothing.
+//! program arranges the arrays, and handles of the events after whose signals arrays are ready. It is
+//! plain data: whoever reads a stranger's bundle checks every byte of it and runs nothing.
 //!
 //! [`Bundle::encode`] writes all of it into the bundle's bytes. Where those would be many, the bytes are
 //! a small head instead, and the rest, the *table*, lies in shared memory of which the head has a handle:
@@ -11,24 +10,31 @@
 //! [`Context::unpack_bundle`](crate::Context::unpack_bundle) opens it. Everything in this module is
 //! pure computation.
 //!
-//! # The bytes, version 2
+//! # The bytes, version 3
 //! All numbers are little-endian.
 //!
 //! | bytes | hold |
 //! |---|---|
-//! | 4 | `xhb2` |
-//! | 4 | flags: 1, there is an event; 2, the table lies in shared memory |
+//! | 4 | `xhb3` |
+//! | 4 | flags: 1, the table lies in shared memory |
 //! | 4 | the number of arrays |
+//! | 4 | the number of signals |
 //! | 4 | the length of the structure, in bytes |
-//! | 8 | with flag 1: the number of the event's signal after which the arrays are ready |
-//! | 104 | with flag 1: the handle of the event |
-//! | 104 | with flag 2: the handle of the memory that holds the table |
-//! | 8 | with flag 2: the length of the table, in bytes |
-//! | 4 | with flag 2: CRC-32C of the table |
-//! | … | without flag 2: the table |
+//! | 104 | with flag 1: the handle of the memory that holds the table |
+//! | 8 | with flag 1: the length of the table, in bytes |
+//! | 4 | with flag 1: CRC-32C of the table |
+//! | … | without flag 1: the table |
 //! | 4 | CRC-32C of all before |
 //!
-//! The table is the structure, in UTF-8, and after it each array:
+//! The table is the structure, in UTF-8, then each signal, then each array. A signal is:
+//!
+//! | bytes | hold |
+//! |---|---|
+//! | 8 | the number of the signal |
+//! | 104 | the handle of the event |
+//! | 1 | 1: the signal had completed when the bundle was packed |
+//!
+//! An array is:
 //!
 //! | bytes | hold |
 //! |---|---|
@@ -37,10 +43,12 @@
 //! | 1 | 1: to be opened read-only |
 //! | 1 | the number of dimensions |
 //! | 8 | bytes from the start of the handle's memory to the first element |
+//! | 4 | the number of signals that the array waits for |
 //! | 16 each dimension | its size in elements, its stride in bytes |
 //! | 4 | of a described type: the bytes of an element |
 //! | 4 | of a described type: the length of the text, in bytes |
 //! | … | of a described type: the text, in UTF-8 |
+//! | 4 each of these signals | its index among the bundle's signals, ascending |
 
 mod wire;
 
@@ -53,6 +61,8 @@ pub use wire::{TableHead, Unpacked};
 
 /// The most arrays of a bundle: far more than the tensors of any model.
 pub const MAX_ARRAYS: usize = 1 << 20;
+/// The most signals of a bundle. Its reader opens the event of each, and no event twice.
+pub const MAX_SIGNALS: usize = 1 << 16;
 /// The longest structure, in bytes.
 pub const MAX_STRUCTURE: usize = 32 << 20;
 /// The most dimensions of an array.
@@ -70,17 +80,19 @@ pub struct Bundle {
     pub structure: String,
     /// The arrays, in the order that the structure counts them in.
     pub arrays: Vec<BundledArray>,
-    /// The signal after which the arrays are ready; `None`: they are.
-    pub event: Option<ReadyEvent>,
+    /// The signals that arrays wait for. [`BundledArray::ready`] has their indexes.
+    pub signals: Vec<ReadyEvent>,
 }
 
 /// The signal of an event after which arrays are ready.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadyEvent {
     /// The event.
     pub handle: EventHandle,
     /// The number of the signal.
     pub value: u64,
+    /// Whether the packer saw the signal complete. Then a reader needs no event that has ended since.
+    pub is_complete: bool,
 }
 
 /// An array of a bundle: memory, and where the elements lie in it.
@@ -92,6 +104,9 @@ pub struct BundledArray {
     pub read_only: bool,
     /// The elements.
     pub layout: Layout,
+    /// The signals after which the elements are ready: indexes into [`Bundle::signals`], ascending. Empty: they
+    /// are ready.
+    pub ready: Vec<u32>,
 }
 
 /// The elements of an array in memory.

@@ -57,6 +57,12 @@ fn bundle() -> Bundle {
         handle: memory(),
         read_only: offset != 0,
         layout: layout(offset, dimensions),
+        ready: (0..2).filter(|index| offset != 0 || *index == 0).collect(),
+    };
+    let signal = |value| ReadyEvent {
+        handle: event(),
+        value,
+        is_complete: value == 9,
     };
     Bundle {
         structure: "{\"d\":{\"weight\":null,\"bias\":null}}".into(),
@@ -68,10 +74,7 @@ fn bundle() -> Bundle {
                 ..array(0, &[])
             },
         ],
-        event: Some(ReadyEvent {
-            handle: event(),
-            value: 7,
-        }),
+        signals: vec![signal(7), signal(9)],
     }
 }
 
@@ -92,34 +95,48 @@ fn whole(bytes: &[u8]) -> Bundle {
 
 #[test]
 fn a_bundle_is_read_as_it_was_written() {
-    for event in [bundle().event, None] {
-        let bundle = Bundle { event, ..bundle() };
+    let mut without = bundle();
+    without.signals.clear();
+    without
+        .arrays
+        .iter_mut()
+        .for_each(|array| array.ready.clear());
+    for bundle in [bundle(), without] {
         assert_eq!(whole(&bundle.encode().unwrap()), bundle);
     }
     let empty = Bundle::default();
     let bytes = empty.encode().unwrap();
-    assert_eq!((bytes.len(), whole(&bytes)), (20, empty));
+    assert_eq!((bytes.len(), whole(&bytes)), (24, empty));
 }
 
 #[test]
 fn the_bytes_stay_as_they_are_described() {
     let bytes = bundle().encode().unwrap();
-    assert_eq!(&bytes[..4], b"xhb2");
-    assert_eq!(bytes[4..16], [1, 0, 0, 0, 3, 0, 0, 0, 33, 0, 0, 0]);
-    assert_eq!(bytes[16..24], 7_u64.to_le_bytes());
-    assert_eq!(bytes[24..128], *event().as_bytes());
-    let first = 128 + 33;
+    assert_eq!(&bytes[..4], b"xhb3");
+    assert_eq!(bytes[4..12], [0, 0, 0, 0, 3, 0, 0, 0]);
+    assert_eq!(bytes[12..20], [2, 0, 0, 0, 33, 0, 0, 0]);
+    let signals = 20 + 33;
+    assert_eq!(bytes[signals..signals + 8], 7_u64.to_le_bytes());
+    assert_eq!(bytes[signals + 8..signals + 112], *event().as_bytes());
+    assert_eq!((bytes[signals + 112], bytes[signals + 225]), (0, 1));
+    let first = signals + 2 * 113;
     assert_eq!(bytes[first..first + 104], *memory().as_bytes());
     assert_eq!(bytes[first + 104..first + 108], [2, 32, 0, 2]);
-    let dates = first + 2 * 116 + 32;
+    assert_eq!(bytes[first + 116..first + 120], [1, 0, 0, 0]);
+    let second = first + 120 + 32 + 4;
+    assert_eq!(
+        bytes[second + 116..second + 128],
+        [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]
+    );
+    let dates = second + 128;
     assert_eq!(bytes[dates + 104..dates + 108], [255, 0, 0, 1]);
-    let description = dates + 116 + 16;
+    let description = dates + 120 + 16;
     assert_eq!(
         bytes[description..description + 8],
         [8, 0, 0, 0, 7, 0, 0, 0]
     );
     assert_eq!(&bytes[description + 8..][..7], b"<M8[ns]");
-    assert_eq!(bytes.len(), description + 8 + 7 + 4);
+    assert_eq!(bytes.len(), description + 8 + 7 + 4 + 4);
 }
 
 #[test]
@@ -171,19 +188,26 @@ fn each_fault_has_its_error() {
         arrays,
         BundleError::TooLarge { what: "arrays", .. }
     ));
-    let structure = with(12, &u32::MAX.to_le_bytes());
-    assert!(matches!(structure, BundleError::TooLarge { .. }));
+    for at in [12, 16] {
+        let many = with(at, &u32::MAX.to_le_bytes());
+        assert!(matches!(many, BundleError::TooLarge { .. }));
+    }
     // Allowed numbers, but the bytes are not there.
-    assert_eq!(
-        with(8, &(MAX_ARRAYS as u32).to_le_bytes()),
-        BundleError::TooShort
-    );
-    assert_eq!(
-        with(12, &(1_u32 << 20).to_le_bytes()),
-        BundleError::TooShort
-    );
-    assert!(matches!(with(30, &[0xff]), BundleError::Handle(_)));
-    let text = with(128, &[0xff]);
+    for (at, most) in [(8, MAX_ARRAYS), (12, MAX_SIGNALS), (16, 1 << 20)] {
+        let short = with(at, &(most as u32).to_le_bytes());
+        assert_eq!(short, BundleError::TooShort);
+    }
+    let signals = 20 + 33;
+    assert!(matches!(
+        with(signals + 20, &[0xff]),
+        BundleError::Handle(_)
+    ));
+    let state = with(signals + 112, &[2]);
+    assert!(matches!(
+        state,
+        BundleError::Malformed { part: "signal", .. }
+    ));
+    let text = with(20, &[0xff]);
     assert!(matches!(
         text,
         BundleError::Malformed {
@@ -191,7 +215,7 @@ fn each_fault_has_its_error() {
             ..
         }
     ));
-    let first = 128 + 33;
+    let first = signals + 2 * 113;
     assert!(matches!(with(first, &[0]), BundleError::Handle(_)));
     let bits = with(first + 105, &[0]);
     assert!(matches!(
@@ -205,7 +229,17 @@ fn each_fault_has_its_error() {
     ));
     let dimensions = with(first + 107, &[33]);
     assert!(matches!(dimensions, BundleError::TooLarge { .. }));
-    let described = first + 2 * 116 + 32 + 116 + 16;
+    // Its own signal, one that the bundle lacks, and two times the same.
+    let second = first + 120 + 32 + 4;
+    for (at, index) in [(first + 152, 2), (second + 124, 2), (second + 124, 0)] {
+        let unknown = with(at, &[index]);
+        assert!(matches!(
+            unknown,
+            BundleError::Malformed { part: "array", .. }
+        ));
+    }
+    assert_eq!(with(second + 116, &[0xff; 4]), BundleError::TooShort);
+    let described = second + 128 + 120 + 16;
     let no_bytes = with(described, &[0]);
     assert!(matches!(
         no_bytes,
@@ -268,7 +302,7 @@ fn a_table_elsewhere_is_the_one_that_was_meant() {
     let bundle = bundle();
     let table = bundle.encode_table().unwrap();
     let bytes = bundle.encode_head(&memory(), &table).unwrap();
-    assert_eq!(bytes.len(), 16 + 8 + 104 + 104 + 12 + 4);
+    assert_eq!(bytes.len(), 20 + 104 + 12 + 4);
     let head = || match Bundle::decode(&bytes) {
         Ok(Unpacked::Head(head)) => head,
         other => panic!("{other:?}"),
@@ -300,7 +334,7 @@ proptest! {
     fn any_bundle_is_read_as_it_was_written(
         structure in ".{0,40}",
         fields in proptest::collection::vec(any_fields(HandleKind::Memory), 0..5),
-        event in proptest::option::of((any_fields(HandleKind::Event), any::<u64>())),
+        signals in proptest::collection::vec((any_fields(HandleKind::Event), any::<u64>()), 0..4),
         dimensions in proptest::collection::vec((0..9_u64, -9..9_i64), 0..4),
         description in proptest::option::of((1..40_u32, ".{0,20}")),
     ) {
@@ -314,15 +348,17 @@ proptest! {
                 element: element.clone(),
                 ..layout(fields.length / 2, &dimensions)
             },
+            ready: (fields.read_only as u32..signals.len() as u32).collect(),
         });
         let arrays: Vec<_> = arrays
             .filter(|array| array.layout.check(array.handle.len()).is_ok())
             .collect();
-        let event = event.map(|(fields, value)| ReadyEvent {
-            handle: EventHandle::new(&fields),
-            value,
+        let signals = signals.iter().map(|(fields, value)| ReadyEvent {
+            handle: EventHandle::new(fields),
+            value: *value,
+            is_complete: value % 2 == 0,
         });
-        let bundle = Bundle { structure, arrays, event };
+        let bundle = Bundle { structure, arrays, signals: signals.collect() };
         let bytes = bundle.encode().unwrap();
         prop_assert_eq!(&whole(&bytes), &bundle);
         let table = bundle.encode_table().unwrap();
@@ -332,7 +368,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(mut bytes: Vec<u8>, starts: bool, flags in 0..4_u8) {
         if starts {
-            let start = [b'x', b'h', b'b', b'2', flags, 0, 0, 0];
+            let start = [b'x', b'h', b'b', b'3', flags, 0, 0, 0];
             bytes.splice(..0, start);
             bytes.extend([0; HANDLE_SIZE]);
         }

@@ -2,20 +2,20 @@
 
 use super::{
     Bundle, BundleError, BundledArray, Dimension, ElementType, Layout, MAX_ARRAYS, MAX_DESCRIPTION,
-    MAX_DIMENSIONS, MAX_STRUCTURE, MAX_TABLE, ReadyEvent,
+    MAX_DIMENSIONS, MAX_SIGNALS, MAX_STRUCTURE, MAX_TABLE, ReadyEvent,
 };
 use crate::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
 
 /// The first bytes of a bundle of any version.
 const MAGIC: &[u8; 3] = b"xhb";
 /// The byte after them: the version of the format that this crate writes and reads.
-const VERSION: u8 = b'2';
-const FLAG_EVENT: u32 = 1;
-const FLAG_TABLE: u32 = 2;
+const VERSION: u8 = b'3';
+const FLAG_TABLE: u32 = 1;
 /// The code and bits of a type of elements that a text describes. No numbered type has 0 bits.
 const DESCRIBED: [u8; 2] = [255, 0];
 /// Bytes of an array without dimensions, the shortest.
-const MIN_ARRAY_BYTES: usize = HANDLE_SIZE + 4 + 8;
+const MIN_ARRAY_BYTES: usize = HANDLE_SIZE + 4 + 8 + 4;
+const SIGNAL_BYTES: usize = 8 + HANDLE_SIZE + 1;
 
 /// A bundle as its bytes have it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,12 +26,37 @@ pub enum Unpacked {
     Head(TableHead),
 }
 
+/// The numbers of what a table holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Counts {
+    arrays: usize,
+    signals: usize,
+    structure: usize,
+}
+
+impl Counts {
+    fn check(self) -> Result<Self, BundleError> {
+        let limits = [
+            ("arrays", self.arrays, MAX_ARRAYS),
+            ("signals", self.signals, MAX_SIGNALS),
+            ("bytes of structure", self.structure, MAX_STRUCTURE),
+        ];
+        match limits.iter().find(|(_, count, most)| count > most) {
+            Some(&(what, _, most)) => Err(BundleError::TooLarge { what, most }),
+            None => Ok(self),
+        }
+    }
+
+    /// Returns the length of the shortest table that has so many, in bytes.
+    fn shortest_table(self) -> usize {
+        self.structure + self.signals * SIGNAL_BYTES + self.arrays * MIN_ARRAY_BYTES
+    }
+}
+
 /// The head of a bundle whose table is in shared memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TableHead {
-    event: Option<ReadyEvent>,
-    arrays: usize,
-    structure: usize,
+    counts: Counts,
     table: MemoryHandle,
     len: usize,
     sum: u32,
@@ -49,11 +74,6 @@ impl TableHead {
         self.len
     }
 
-    /// Returns the signal after which the arrays are ready; `None`: they are.
-    pub fn event(&self) -> Option<ReadyEvent> {
-        self.event
-    }
-
     /// Reads the rest of the bundle from a copy of its table.
     ///
     /// # Errors
@@ -65,7 +85,7 @@ impl TableHead {
         if crc32c::crc32c(table) != self.sum {
             return Err(BundleError::Damaged);
         }
-        read_table(Reader(table), self.arrays, self.structure, self.event)
+        read_table(Reader(table), self.counts)
     }
 }
 
@@ -87,12 +107,18 @@ impl Bundle {
     /// # Errors
     /// As [`encode`](Self::encode).
     pub fn encode_table(&self) -> Result<Vec<u8>, BundleError> {
-        check_counts(self.arrays.len(), self.structure.len())?;
+        let counts = self.counts().check()?;
         let mut bytes = Vec::new();
         bytes.extend(self.structure.as_bytes());
+        for signal in &self.signals {
+            bytes.extend(signal.value.to_le_bytes());
+            bytes.extend(signal.handle.as_bytes());
+            bytes.push(u8::from(signal.is_complete));
+        }
         for array in &self.arrays {
             let layout = &array.layout;
             layout.check(array.handle.len())?;
+            check_ready(&array.ready, counts.signals)?;
             bytes.extend(array.handle.as_bytes());
             bytes.extend(match layout.element {
                 ElementType::Numbered { code, bits } => [code, bits],
@@ -100,6 +126,7 @@ impl Bundle {
             });
             bytes.extend([u8::from(array.read_only), layout.dimensions.len() as u8]);
             bytes.extend(layout.offset.to_le_bytes());
+            bytes.extend((array.ready.len() as u32).to_le_bytes());
             for Dimension { size, stride } in &layout.dimensions {
                 bytes.extend(size.to_le_bytes());
                 bytes.extend(stride.to_le_bytes());
@@ -109,6 +136,7 @@ impl Bundle {
                 bytes.extend((text.len() as u32).to_le_bytes());
                 bytes.extend(text.as_bytes());
             }
+            bytes.extend(array.ready.iter().flat_map(|index| index.to_le_bytes()));
         }
         Ok(bytes)
     }
@@ -130,18 +158,27 @@ impl Bundle {
 
     /// Returns what all bundles begin with.
     fn start(&self, flags: u32) -> Vec<u8> {
-        let flags = flags | if self.event.is_some() { FLAG_EVENT } else { 0 };
+        let counts = self.counts();
         let mut bytes = Vec::new();
         bytes.extend(MAGIC);
         bytes.push(VERSION);
-        for number in [flags, self.arrays.len() as u32, self.structure.len() as u32] {
+        for number in [
+            flags,
+            counts.arrays as u32,
+            counts.signals as u32,
+            counts.structure as u32,
+        ] {
             bytes.extend(number.to_le_bytes());
         }
-        if let Some(ReadyEvent { handle, value }) = &self.event {
-            bytes.extend(value.to_le_bytes());
-            bytes.extend(handle.as_bytes());
-        }
         bytes
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            arrays: self.arrays.len(),
+            signals: self.signals.len(),
+            structure: self.structure.len(),
+        }
     }
 
     /// Reads a bundle's bytes, and takes no more memory than they account for.
@@ -165,20 +202,17 @@ impl Bundle {
             return Err(BundleError::Damaged);
         }
         let flags = reader.u32()?;
-        if flags & !(FLAG_EVENT | FLAG_TABLE) != 0 {
+        if flags & !FLAG_TABLE != 0 {
             return Err(malformed("flags", "an unknown one is set"));
         }
-        let (arrays, structure) = (reader.u32()? as usize, reader.u32()? as usize);
-        check_counts(arrays, structure)?;
-        let event = match flags & FLAG_EVENT {
-            0 => None,
-            _ => Some(ReadyEvent {
-                value: reader.u64()?,
-                handle: EventHandle::from_bytes(reader.take(HANDLE_SIZE)?)?,
-            }),
+        let counts = Counts {
+            arrays: reader.u32()? as usize,
+            signals: reader.u32()? as usize,
+            structure: reader.u32()? as usize,
         };
+        let counts = counts.check()?;
         if flags & FLAG_TABLE == 0 {
-            return read_table(reader, arrays, structure, event).map(Unpacked::Whole);
+            return read_table(reader, counts).map(Unpacked::Whole);
         }
         let table = MemoryHandle::from_bytes(reader.take(HANDLE_SIZE)?)?;
         let len = reader.u64()?;
@@ -186,13 +220,11 @@ impl Bundle {
         let sum = reader.u32()?;
         reader.end()?;
         check_table(&table, len)?;
-        if len < structure + arrays * MIN_ARRAY_BYTES {
+        if len < counts.shortest_table() {
             return Err(malformed("table", "it is too short for its arrays"));
         }
         Ok(Unpacked::Head(TableHead {
-            event,
-            arrays,
-            structure,
+            counts,
             table,
             len,
             sum,
@@ -206,15 +238,13 @@ fn finished(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn check_counts(arrays: usize, structure: usize) -> Result<(), BundleError> {
-    let too_large = |what, most| Err(BundleError::TooLarge { what, most });
-    if arrays > MAX_ARRAYS {
-        return too_large("arrays", MAX_ARRAYS);
+/// Checks that an array's signals are among the bundle's, and each at most once.
+fn check_ready(ready: &[u32], signals: usize) -> Result<(), BundleError> {
+    let is_known = ready.last().is_none_or(|last| (*last as usize) < signals);
+    match is_known && ready.is_sorted_by(|before, after| before < after) {
+        true => Ok(()),
+        false => Err(malformed("array", "its signals are none of the bundle's")),
     }
-    if structure > MAX_STRUCTURE {
-        return too_large("bytes of structure", MAX_STRUCTURE);
-    }
-    Ok(())
 }
 
 fn check_table(handle: &MemoryHandle, len: usize) -> Result<(), BundleError> {
@@ -234,28 +264,38 @@ const fn malformed(part: &'static str, why: &'static str) -> BundleError {
     BundleError::Malformed { part, why }
 }
 
-/// Reads structure and arrays, which are all that is left.
-fn read_table(
-    mut reader: Reader<'_>,
-    arrays: usize,
-    structure: usize,
-    event: Option<ReadyEvent>,
-) -> Result<Bundle, BundleError> {
-    let structure = str::from_utf8(reader.take(structure)?)
-        .map_err(|_| malformed("structure", "it is no text"))?;
+/// Reads a table, which is all that is left.
+fn read_table(mut reader: Reader<'_>, counts: Counts) -> Result<Bundle, BundleError> {
     // Before anything is made of them: no more room than the bytes that are there can fill.
-    if arrays > reader.0.len() / MIN_ARRAY_BYTES {
+    if counts.shortest_table() > reader.0.len() {
         return Err(BundleError::TooShort);
     }
-    let mut read = Vec::new();
-    for _ in 0..arrays {
-        read.push(reader.bundled_array()?);
+    let structure = str::from_utf8(reader.take(counts.structure)?)
+        .map_err(|_| malformed("structure", "it is no text"))?;
+    let mut signals = Vec::new();
+    for _ in 0..counts.signals {
+        let value = reader.u64()?;
+        let handle = EventHandle::from_bytes(reader.take(HANDLE_SIZE)?)?;
+        let is_complete = match reader.array()? {
+            [0] => false,
+            [1] => true,
+            _ => return Err(malformed("signal", "its state has no such number")),
+        };
+        signals.push(ReadyEvent {
+            handle,
+            value,
+            is_complete,
+        });
+    }
+    let mut arrays = Vec::new();
+    for _ in 0..counts.arrays {
+        arrays.push(reader.bundled_array(counts.signals)?);
     }
     reader.end()?;
     Ok(Bundle {
         structure: structure.to_owned(),
-        arrays: read,
-        event,
+        arrays,
+        signals,
     })
 }
 
@@ -290,7 +330,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn bundled_array(&mut self) -> Result<BundledArray, BundleError> {
+    fn bundled_array(&mut self, signals: usize) -> Result<BundledArray, BundleError> {
         let handle = MemoryHandle::from_bytes(self.take(HANDLE_SIZE)?)?;
         let [code, bits, read_only, count] = self.array()?;
         if read_only > 1 {
@@ -303,6 +343,7 @@ impl<'a> Reader<'a> {
             });
         }
         let offset = self.u64()?;
+        let waits = self.u32()? as usize;
         let mut dimensions = Vec::new();
         for _ in 0..count {
             dimensions.push(Dimension {
@@ -320,10 +361,16 @@ impl<'a> Reader<'a> {
             dimensions,
         };
         layout.check(handle.len())?;
+        // Taken before room is made for them: their number is a stranger's.
+        let ready = self.take(waits.saturating_mul(4))?.chunks_exact(4);
+        let ready = ready.map(|index| u32::from_le_bytes([index[0], index[1], index[2], index[3]]));
+        let ready = Vec::from_iter(ready);
+        check_ready(&ready, signals)?;
         Ok(BundledArray {
             handle,
             read_only: read_only == 1,
             layout,
+            ready,
         })
     }
 

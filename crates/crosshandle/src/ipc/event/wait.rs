@@ -86,6 +86,7 @@ impl EventCore {
 
     /// Waits for a signal for at most `timeout`.
     pub(crate) fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
+        self.check_birth()?;
         // A peer on another CPU often answers sooner than the clock can be read.
         match self.look(number) {
             Some(result) => result,
@@ -95,6 +96,7 @@ impl EventCore {
 
     /// Waits for a signal, submitted or not.
     pub(crate) fn wait(&self, number: u64, deadline: Deadline) -> Result<()> {
+        self.check_birth()?;
         match self.look(number) {
             Some(result) => result,
             None => self.wait_longer(number, deadline),

@@ -13,7 +13,7 @@ const STYLE: &str = "\
 body{margin:2rem auto;max-width:72rem;padding:0 1rem;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif}\
 h1{font-size:1.3rem}h2{font-size:1.05rem;margin-top:2rem}p.soft,td.soft{color:var(--soft)}\
 table{border-collapse:collapse;width:100%}th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;overflow-wrap:anywhere}\
-th{color:var(--soft);font-weight:600}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
+th{color:var(--soft);font-weight:600;white-space:nowrap}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
 .good{color:var(--good)}.bad{color:var(--bad)}";
 
 /// Returns text that is shown as it is, whoever wrote it.

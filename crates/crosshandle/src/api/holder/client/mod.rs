@@ -18,7 +18,7 @@ use crate::error::{Error, HolderFault, Result};
 use crate::handle::MemoryHandle;
 use crate::ipc::broker::{PeerPolicy, address, control_path};
 use crate::os::process;
-use crate::os::socket::{self, Granted, Guard, Received};
+use crate::os::socket::{self, Granted, Guard, Received, interrupt};
 use crate::sync::Deadline;
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use crate::types::report::ObjectKind;
@@ -450,10 +450,14 @@ impl Holder {
         if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(Error::invalid("the names, tokens and labels are too long"));
         }
+        let deadline = interrupt::deadline(deadline);
         let mut attempts = 0;
         let mut holder = 0;
         let mut pause = Pause::new(RECONNECT_INTERVAL, MAX_RETRY_INTERVAL);
         loop {
+            if attempts > 0 || holder != 0 {
+                interrupt::check().map_err(Error::os("asking the holder"))?;
+            }
             match self.ask_once(&bytes, deadline, &mut holder) {
                 Err(Errno::PIPE | Errno::CONNRESET) if attempts < MAX_RECONNECTS => {
                     attempts += 1;

@@ -1,0 +1,229 @@
+//! DLPack's table of C functions for this module's arrays: `Array.__dlpack_c_exchange_api__`.
+//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. What other libraries' tables are used for is in
+//! `foreign/exchange.rs`.
+//!
+//! The functions wait on the host until an array's bytes are there, since they know no stream of the caller's.
+
+use super::dlpack::{self, Tensor, Versioned};
+use super::{Array, Dtype, MAX_DIMENSIONS};
+use crate::context::default_context;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// The name of a capsule that holds a table.
+pub(crate) const NAME: &CStr = c"dlpack_exchange_api";
+
+/// `DLPackExchangeAPIHeader`.
+#[repr(C)]
+pub(crate) struct Header {
+    pub(crate) version: [u32; 2],
+    pub(crate) before: *const Header,
+}
+
+/// `DLPackExchangeAPI`.
+#[repr(C)]
+pub(crate) struct Functions {
+    header: Header,
+    /// Makes a tensor in new memory, like another one.
+    allocate: Option<Allocate>,
+    /// Makes a tensor of an array, which keeps the memory.
+    managed_from_object: Option<unsafe extern "C" fn(*mut c_void, *mut *mut Versioned) -> c_int>,
+    /// Makes an array of a tensor, which it takes over. Waits for no stream.
+    pub(crate) managed_to_object:
+        Option<unsafe extern "C" fn(*mut Versioned, *mut *mut c_void) -> c_int>,
+    /// Fills in a tensor that is good as long as the array, and that waits for no stream. Returns -1 with an exception
+    /// set, as the other functions do.
+    pub(crate) tensor_from_object: Option<unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int>,
+    current_stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
+}
+
+type Allocate = unsafe extern "C" fn(
+    *mut Tensor,
+    *mut *mut Versioned,
+    *mut c_void,
+    Option<unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char)>,
+) -> c_int;
+
+// SAFETY: nothing in a table changes, and it points to functions and other tables, which live as long as the process.
+unsafe impl Sync for Functions {}
+// SAFETY: as above.
+unsafe impl Send for Functions {}
+
+/// The table of this module's arrays.
+static TABLE: Functions = Functions {
+    header: Header {
+        version: [1, 3],
+        before: ptr::null(),
+    },
+    allocate: Some(allocate),
+    managed_from_object: Some(managed_from_object),
+    managed_to_object: Some(managed_to_object),
+    tensor_from_object: Some(tensor_from_object),
+    current_stream: Some(current_stream),
+};
+
+/// Returns a capsule of the table.
+pub(super) fn capsule(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let table = (&raw const TABLE).cast_mut().cast();
+    // SAFETY: table and name live as long as the process.
+    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(table, NAME.as_ptr(), None)) }
+}
+
+/// Runs a function for C: an error, or a panic, is an exception and -1.
+fn guarded(call: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
+    Python::attach(|py| {
+        let error = match catch_unwind(AssertUnwindSafe(|| call(py))) {
+            Ok(Ok(())) => return 0,
+            Ok(Err(error)) => error,
+            Err(_) => PyBufferError::new_err(
+                "a defect of crosshandle: its function of DLPack has panicked",
+            ),
+        };
+        error.restore(py);
+        -1
+    })
+}
+
+/// # Safety
+/// `object` is a borrowed reference.
+unsafe fn array_of<'py>(py: Python<'py>, object: *mut c_void) -> PyResult<Bound<'py, Array>> {
+    if object.is_null() {
+        return Err(PyTypeError::new_err("there is no array"));
+    }
+    // SAFETY: as the caller promises.
+    let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
+    let array = object.cast_into::<Array>()?;
+    array.get().wait_ready(py, None)?;
+    Ok(array)
+}
+
+/// # Safety
+/// `object` is a borrowed reference, and `to` can be written.
+unsafe extern "C" fn managed_from_object(object: *mut c_void, to: *mut *mut Versioned) -> c_int {
+    guarded(|py| {
+        // SAFETY: as the caller promises.
+        let array = unsafe { array_of(py, object)? };
+        let made = dlpack::managed(array.get(), array.get().read_only)?;
+        // SAFETY: as the caller promises.
+        unsafe { to.write(made) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `object` is a borrowed reference, and `to` can be written.
+unsafe extern "C" fn tensor_from_object(object: *mut c_void, to: *mut Tensor) -> c_int {
+    guarded(|py| {
+        // SAFETY: as the caller promises.
+        let array = unsafe { array_of(py, object)? };
+        // What the tensor points to is the array's, which the caller has.
+        let tensor = dlpack::borrowed(array.get())?;
+        // SAFETY: as the caller promises.
+        unsafe { to.write(tensor) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `tensor` is the caller's own, and `to` can be written.
+unsafe extern "C" fn managed_to_object(tensor: *mut Versioned, to: *mut *mut c_void) -> c_int {
+    guarded(|py| {
+        if tensor.is_null() {
+            return Err(PyTypeError::new_err("there is no tensor"));
+        }
+        // SAFETY: the capsule takes the tensor over.
+        let capsule = unsafe { dlpack::wrap_foreign(py, tensor)? };
+        // SAFETY: the capsule, which is held, keeps it.
+        let device = unsafe { ((*tensor).tensor.device_type, (*tensor).tensor.device_id) };
+        let holder = Bound::new(py, Holder(capsule.unbind(), device))?;
+        let adopt = py.import("crosshandle._creating")?.getattr("_adopted")?;
+        let array = adopt.call1((holder,))?;
+        // SAFETY: as the caller promises.
+        unsafe { to.write(array.into_ptr().cast()) };
+        Ok(())
+    })
+}
+
+/// A tensor that a C function was given, as an object with DLPack's methods.
+#[pyclass(frozen)]
+struct Holder(Py<PyAny>, (i32, i32));
+
+#[pymethods]
+impl Holder {
+    #[pyo3(signature = (**_options))]
+    fn __dlpack__(&self, py: Python<'_>, _options: Option<&Bound<'_, PyAny>>) -> Py<PyAny> {
+        self.0.clone_ref(py)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        self.1
+    }
+}
+
+/// # Safety
+/// `like` is a tensor whose shape has a number for each dimension, `to` can be written, and `fail` takes `context` and two
+/// texts.
+unsafe extern "C" fn allocate(
+    like: *mut Tensor,
+    to: *mut *mut Versioned,
+    context: *mut c_void,
+    fail: Option<unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char)>,
+) -> c_int {
+    let made = || {
+        Python::attach(|py| {
+            // SAFETY: as the caller promises.
+            let Some(like) = (unsafe { like.as_ref() }) else {
+                return Err(PyTypeError::new_err("there is no tensor"));
+            };
+            let dimensions = usize::try_from(like.ndim).unwrap_or(usize::MAX);
+            if dimensions > MAX_DIMENSIONS || (dimensions > 0 && like.shape.is_null()) {
+                return Err(PyTypeError::new_err("the tensor has too many dimensions"));
+            }
+            let dtype = Dtype::from_code(like.code, like.bits).filter(|_| like.elements == 1);
+            let dtype = dtype.ok_or_else(|| PyTypeError::new_err("no array has such elements"))?;
+            let mut shape = Vec::with_capacity(dimensions);
+            for place in 0..dimensions {
+                // SAFETY: there is one for each dimension.
+                let size = unsafe { *like.shape.add(place) };
+                shape.push(usize::try_from(size).map_err(|_| {
+                    PyTypeError::new_err("the tensor has a dimension of negative size")
+                })?);
+            }
+            let device = dlpack::device_name(like.device_type, like.device_id)?;
+            let device = PyString::new(py, &device).into_any();
+            let own = default_context(py, Some(&device))?;
+            dlpack::managed(&own.get().empty_of(py, dtype, shape)?, false)
+        })
+    };
+    match catch_unwind(AssertUnwindSafe(made)) {
+        Ok(Ok(made)) => {
+            // SAFETY: as the caller promises.
+            unsafe { to.write(made) };
+            0
+        }
+        _ => {
+            if let Some(fail) = fail {
+                let (kind, text) = (
+                    c"RuntimeError",
+                    c"crosshandle cannot allocate such a tensor",
+                );
+                // SAFETY: as the caller promises.
+                unsafe { fail(context, kind.as_ptr(), text.as_ptr()) };
+            }
+            -1
+        }
+    }
+}
+
+/// # Safety
+/// `to` can be written.
+unsafe extern "C" fn current_stream(_kind: c_int, _number: i32, to: *mut *mut c_void) -> c_int {
+    // SAFETY: as the caller promises. This module has no stream of its own: the default one.
+    unsafe { to.write(ptr::null_mut()) };
+    0
+}

@@ -1,0 +1,115 @@
+//! The signals after which an array's bytes are there.
+//!
+//! They belong to the memory that a bundle opens: each array of that memory waits for the signals of the bytes that
+//! it has. So a view, a slice and a tensor of another library that lies there wait too, and are shared with them.
+
+use crate::error::Result;
+use crate::event::Event;
+use crosshandle::EventHandle;
+use crosshandle::handle::bundle::ReadyEvent;
+use pyo3::prelude::*;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A signal of an event of any process.
+pub(crate) struct Signal {
+    event: crosshandle::Event,
+    handle: EventHandle,
+    value: u64,
+}
+
+impl Signal {
+    pub(crate) fn new(event: crosshandle::Event, handle: EventHandle, value: u64) -> Self {
+        Self {
+            event,
+            handle,
+            value,
+        }
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.value
+    }
+
+    /// Returns the event, as programs have it.
+    pub(crate) fn event(&self) -> Event {
+        Event::new(self.event.clone(), Some(self.handle))
+    }
+
+    fn is_complete(&self) -> Result<bool> {
+        Ok(self.event.try_wait_value(self.value)?)
+    }
+}
+
+/// Signals after which bytes are there; none, if they are.
+#[derive(Clone, Default)]
+pub(crate) struct Ready(Vec<Arc<Signal>>);
+
+impl Ready {
+    pub(crate) fn new(signals: Vec<Arc<Signal>>) -> Self {
+        Self(signals)
+    }
+
+    pub(crate) fn first(&self) -> Option<&Signal> {
+        self.0.first().map(|signal| &**signal)
+    }
+
+    /// Returns those that have not completed, as far as is known: a failed one is among them.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &Signal> {
+        let signals = self.0.iter().map(|signal| &**signal);
+        signals.filter(|signal| !matches!(signal.is_complete(), Ok(true)))
+    }
+
+    /// Waits on the host for all of them, at most `timeout` seconds each.
+    pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let mut signals = self.0.iter();
+        signals.try_for_each(|signal| signal.event().wait_value(py, signal.value, timeout))
+    }
+
+    /// Returns what the next process waits for. Fails as the wait would.
+    pub(crate) fn passed_on(&self) -> Result<Vec<ReadyEvent>> {
+        let signals = self.0.iter().map(|signal| {
+            let Signal { handle, value, .. } = **signal;
+            Ok(ReadyEvent {
+                handle,
+                value,
+                is_complete: signal.is_complete()?,
+            })
+        });
+        signals.collect()
+    }
+
+    fn add(&mut self, other: &Self) {
+        for signal in &other.0 {
+            if !self.0.iter().any(|own| Arc::ptr_eq(own, signal)) {
+                self.0.push(Arc::clone(signal));
+            }
+        }
+    }
+}
+
+/// The signals after which parts of memory are there.
+#[derive(Default)]
+pub(crate) struct Arrivals(Mutex<Vec<(Range<usize>, Ready)>>);
+
+impl Arrivals {
+    pub(crate) fn add(&self, part: Range<usize>, ready: Ready) {
+        if !ready.0.is_empty() {
+            let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            parts.push((part, ready));
+        }
+    }
+
+    /// Returns the signals of all parts that have some of these bytes.
+    pub(crate) fn of(&self, bytes: &Range<usize>) -> Ready {
+        let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = Ready::default();
+        for (_, part) in parts
+            .iter()
+            .filter(|(part, _)| part.start < bytes.end && bytes.start < part.end)
+        {
+            ready.add(part);
+        }
+        ready
+    }
+}
