@@ -150,6 +150,48 @@ pub(crate) const TOP_KEY_INTERVAL: Duration = Duration::from_millis(50);
 /// Halved, an idle process wakes more often; doubled, neighbours that come meanwhile are refused for longer.
 pub(crate) const LINK_LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Bytes of the stack of the thread that runs a command. Halved: unoptimized builds may overflow it. Doubled: nothing,
+/// since pages that are not touched take no memory.
+pub(crate) const COMMAND_STACK_BYTES: usize = 8 << 20;
+
+/// Time for which a successor tries to bind the port of metrics that its holder had. Halved: a busy machine may not have
+/// closed the port yet. Doubled: a port that another program has is reported later.
+pub(crate) const METRICS_BIND_TIME: Duration = Duration::from_secs(10);
+
+/// Time between two attempts to do so. Halved: twice the attempts. Doubled: metrics are back that much later.
+pub(crate) const METRICS_BIND_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Bytes of the stack of a thread that answers at the port of metrics. Halved: unoptimized builds may overflow it.
+/// Doubled: nothing, since pages that are not touched take no memory.
+pub(crate) const METRICS_STACK_BYTES: usize = 1 << 20;
+
+/// Connections to the port of metrics at a time; others are closed. Halved: scrapers and people may disturb each other.
+/// Doubled: a flood takes twice the threads and descriptors.
+pub(crate) const METRICS_CONNECTIONS: usize = 16;
+
+/// Time that a client of the port of metrics has to send its request, and to take the answer. Halved: a client over a slow
+/// network fails. Doubled: a silent one keeps its place for longer.
+pub(crate) const METRICS_REQUEST_TIME: Duration = Duration::from_secs(2);
+
+/// Bytes of the longest head of a request. Halved: long cookies of other programs at the same host may not fit. Doubled: a
+/// flood takes twice the memory.
+pub(crate) const METRICS_HEAD_BYTES: usize = 16 << 10;
+
+/// Time that a holder, and other processes, have to say how they are. Halved: a busy machine looks unhealthy. Doubled: a
+/// stopped holder is reported later.
+pub(crate) const METRICS_ANSWER_TIME: Duration = Duration::from_secs(1);
+
+/// Age up to which an answer serves another request. Halved: many scrapers cost the holder twice as much. Doubled: a
+/// person sees changes that much later.
+pub(crate) const METRICS_SAMPLE_AGE: Duration = Duration::from_millis(500);
+
+/// Deaths that the page lists. Halved: a burst hides earlier ones. Doubled: a longer page.
+pub(crate) const METRICS_DEATHS: usize = 20;
+
+/// Rows of each table of the page. Halved: ordinary numbers of names are cut. Doubled: a page of a full holder takes a
+/// browser twice the time.
+pub(crate) const METRICS_ROWS: usize = 500;
+
 /// Time that a successor of an upgraded program has to take everything over. Halved: a busy machine looks like a
 /// program that does not follow the holder. Doubled: a program that does not is told of later.
 pub(crate) const UPGRADE_TIME: Duration = Duration::from_secs(30);
@@ -157,7 +199,3 @@ pub(crate) const UPGRADE_TIME: Duration = Duration::from_secs(30);
 /// Time between looks at a holder that is upgraded. Halved: twice the questions. Doubled: the command ends that much
 /// later.
 pub(crate) const UPGRADE_LOOK: Duration = Duration::from_millis(20);
-
-/// Bytes of the stack of the thread that runs a command. Halved: unoptimized builds may overflow it. Doubled: nothing,
-/// since pages that are not touched take no memory.
-pub(crate) const COMMAND_STACK_BYTES: usize = 8 << 20;

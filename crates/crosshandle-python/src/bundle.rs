@@ -6,7 +6,7 @@ use crate::context::{Context, default_context};
 use crate::error::Result;
 use crate::event::Event;
 use crate::handle::EventHandle;
-use crate::interrupt::detached;
+use crate::interrupt::{self, detached_for};
 use crate::memory::{Memory, SharedMemory};
 use crosshandle::MemoryHandle;
 use crosshandle::handle::bundle::{
@@ -19,6 +19,7 @@ use pyo3::types::{PyBytes, PyList};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
 /// `event`: the handle of an event and the number of the signal after which they are ready.
@@ -57,20 +58,22 @@ pub(crate) fn pack_shared<'py>(
 /// Unpacks a bundle, and opens its memory: in `context`, or each array in the default context of its device. Returns
 /// the structure and the arrays.
 #[pyfunction]
-#[pyo3(signature = (context, data, *, writable = true))]
+#[pyo3(signature = (context, data, *, writable = true, timeout = None))]
 pub(crate) fn unpack<'py>(
     py: Python<'py>,
     context: Option<Bound<'py, Context>>,
     data: &[u8],
     writable: bool,
+    timeout: Option<f64>,
 ) -> PyResult<(String, Bound<'py, PyList>)> {
+    let timeout = interrupt::timeout(timeout)?;
     let bundle = match Bundle::decode(data).map_err(refused)? {
         Unpacked::Whole(bundle) => bundle,
         Unpacked::Head(_) => {
             // The table is memory of the host, wherever the arrays are.
             let host = default_context(py, None)?;
             let context = &host.get().0;
-            detached(py, || context.unpack_bundle(data))?
+            detached_for(py, timeout, || context.unpack_bundle(data))?
         }
     };
     let context_of = |handle: &MemoryHandle| match &context {
@@ -85,11 +88,11 @@ pub(crate) fn unpack<'py>(
                 None => default_context(py, None)?,
             };
             let context = &context.get().0;
-            let event = detached(py, || context.open_event(&handle))?;
+            let event = detached_for(py, timeout, || context.open_event(&handle))?;
             Some((Py::new(py, Event::new(event, Some(handle)))?, value))
         }
     };
-    let opened = open_all(py, &bundle.arrays, writable, context_of)?;
+    let opened = open_all(py, &bundle.arrays, writable, timeout, context_of)?;
     let arrays = PyList::empty(py);
     for (array, memory) in bundle.arrays.into_iter().zip(opened) {
         let array = Array::new(memory, layout_of(array.layout)?)?;
@@ -113,6 +116,7 @@ fn open_all<'py>(
     py: Python<'py>,
     arrays: &[BundledArray],
     writable: bool,
+    timeout: Option<Duration>,
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
 ) -> PyResult<Vec<Arc<SharedMemory>>> {
     let mut groups: Vec<Group<'py>> = Vec::new();
@@ -139,12 +143,13 @@ fn open_all<'py>(
         before = Some((array, place));
         places.push(place);
     }
-    let open =
-        |Group {
-             context,
-             writable,
-             handles,
-         }: Group<'py>| { Memory::open_all(py, &context.get().0, &handles, writable) };
+    let open = |Group {
+                    context,
+                    writable,
+                    handles,
+                }: Group<'py>| {
+        Memory::open_all(py, &context.get().0, &handles, writable, timeout)
+    };
     let opened = groups.into_iter().map(open).collect::<Result<Vec<_>>>()?;
     let memory = |(group, handle): (usize, usize)| Arc::clone(&opened[group][handle]);
     Ok(places.into_iter().map(memory).collect())

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::foreign::Wholes;
 use crate::handle::{EventHandle, MemoryHandle, any};
-use crate::interrupt::{self, detached};
+use crate::interrupt::{self, detached, detached_for};
 use crate::memory::Memory;
 use crate::memory::physical::{PhysicalMemory, VirtualRange};
 use crate::queue::Queue;
@@ -22,7 +22,8 @@ use std::path::PathBuf;
 /// What a process shares and opens on one device.
 ///
 /// Memory and events belong to a context and keep it alive. Any thread may use it. `pooling=False` gives
-/// each allocation a segment of its own: who opens one then can reach no other. `socket_dir` is the
+/// each allocation a segment of its own: who opens one then can reach no other. `overcommit=True` lets host memory be
+/// larger than what the machine has left, for memory that is hardly touched. `socket_dir` is the
 /// directory by which processes find each other (default: the environment's, see the README); `exchange_timeout`
 /// is how long opening may wait for an exporter, in seconds.
 #[pyclass(frozen, module = "crosshandle")]
@@ -31,24 +32,27 @@ pub(crate) struct Context(pub(crate) crosshandle::Context, pub(crate) Wholes);
 #[pymethods]
 impl Context {
     #[new]
-    #[pyo3(signature = (device = None, *, name = None, pooling = true, socket_dir = None, exchange_timeout = None))]
+    #[pyo3(signature = (device = None, *, name = None, pooling = true, overcommit = false, socket_dir = None, exchange_timeout = None))]
     fn new(
         py: Python<'_>,
         device: Option<&Bound<'_, PyAny>>,
         name: Option<String>,
         pooling: bool,
+        overcommit: bool,
         socket_dir: Option<PathBuf>,
         exchange_timeout: Option<f64>,
     ) -> PyResult<Self> {
         let device = device::find(device)?;
-        let mut options = ContextOptions::new().pooling(pooling);
+        let mut options = ContextOptions::new()
+            .pooling(pooling)
+            .overcommit(overcommit);
         if let Some(name) = name {
             options = options.name(name);
         }
         if let Some(directory) = socket_dir {
             options = options.socket_dir(directory);
         }
-        if let Some(timeout) = interrupt::timeout(exchange_timeout)? {
+        if let Some(timeout) = interrupt::seconds(exchange_timeout)? {
             options = options.exchange_timeout(timeout);
         }
         let create = || crosshandle::Context::with_options(&device, options);
@@ -62,8 +66,9 @@ impl Context {
     }
 
     /// Allocates `nbytes` bytes, of arbitrary contents, that can be shared. `align` is a power of two. `populate` takes
-    /// all pages of host memory now, so that a lack of memory is an error here and no signal later.
-    #[pyo3(signature = (nbytes, *, name = None, align = None, populate = false))]
+    /// all pages of host memory now, so that a lack of memory is an error here and no signal later. `overcommit` lets
+    /// host memory be larger than what the machine has left. Raises `OutOfMemoryError`.
+    #[pyo3(signature = (nbytes, *, name = None, align = None, populate = false, overcommit = false))]
     fn allocate(
         &self,
         py: Python<'_>,
@@ -71,8 +76,11 @@ impl Context {
         name: Option<&str>,
         align: Option<usize>,
         populate: bool,
+        overcommit: bool,
     ) -> Result<Memory> {
-        let mut options = AllocationOptions::new(nbytes).populate(populate);
+        let mut options = AllocationOptions::new(nbytes)
+            .populate(populate)
+            .overcommit(overcommit);
         if let Some(align) = align {
             options = options.align(align);
         }
@@ -84,16 +92,19 @@ impl Context {
     }
 
     /// Opens memory that a process has exported: the same bytes, without a copy. `handle` is a
-    /// `MemoryHandle`, its bytes or its text. A read-only handle opens with `writable=False` alone.
-    #[pyo3(signature = (handle, *, writable = true))]
+    /// `MemoryHandle`, its bytes or its text. A read-only handle opens with `writable=False` alone. `timeout`: how many
+    /// seconds to wait for the exporter, if less than the context's `exchange_timeout`.
+    #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open_memory(
         &self,
         py: Python<'_>,
         handle: &Bound<'_, PyAny>,
         writable: bool,
+        timeout: Option<f64>,
     ) -> PyResult<Memory> {
         let handle = MemoryHandle::new(handle)?.0;
-        Ok(Memory::open(py, &self.0, handle, writable)?)
+        let timeout = interrupt::timeout(timeout)?;
+        Ok(Memory::open(py, &self.0, handle, writable, timeout)?)
     }
 
     /// Makes an event. `low_power`: waits sleep at once and don't spin first. `isolated`: its counters share
@@ -113,17 +124,20 @@ impl Context {
         Ok(Event::new(event, None))
     }
 
-    /// Opens an event of another process. `handle` is an `EventHandle`, its bytes or its text.
-    #[pyo3(signature = (handle, *, low_power = false))]
+    /// Opens an event of another process. `handle` is an `EventHandle`, its bytes or its text. `timeout` as for
+    /// `open_memory`.
+    #[pyo3(signature = (handle, *, low_power = false, timeout = None))]
     fn open_event(
         &self,
         py: Python<'_>,
         handle: &Bound<'_, PyAny>,
         low_power: bool,
+        timeout: Option<f64>,
     ) -> PyResult<Event> {
+        let timeout = interrupt::timeout(timeout)?;
         let handle = EventHandle::new(handle)?.0;
         let options = EventOptions::new().low_power(low_power);
-        let event = detached(py, || self.0.open_event_with(&handle, options))?;
+        let event = detached_for(py, timeout, || self.0.open_event_with(&handle, options))?;
         Ok(Event::new(event, Some(handle)))
     }
 
@@ -140,29 +154,32 @@ impl Context {
     }
 
     /// Opens what a handle is for: memory, physical memory or an event. Memory is opened for reading only if
-    /// the handle grants no more, or `writable=False`.
-    #[pyo3(signature = (handle, *, writable = true))]
+    /// the handle grants no more, or `writable=False`. `timeout` as for `open_memory`.
+    #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open(
         &self,
         py: Python<'_>,
         handle: &Bound<'_, PyAny>,
         writable: bool,
+        timeout: Option<f64>,
     ) -> PyResult<Py<PyAny>> {
+        let timeout = interrupt::timeout(timeout)?;
         match any(handle)? {
             AnyHandle::Memory(handle) => {
                 let writable = writable && !handle.is_read_only();
-                let memory = Memory::open(py, &self.0, handle, writable)?;
+                let memory = Memory::open(py, &self.0, handle, writable, timeout)?;
                 Ok(Py::new(py, memory)?.into_any())
             }
             AnyHandle::Event(handle) => {
-                let event = detached(py, || self.0.open_event(&handle))?;
+                let event = detached_for(py, timeout, || self.0.open_event(&handle))?;
                 Ok(Py::new(py, Event::new(event, Some(handle)))?.into_any())
             }
             AnyHandle::PhysicalMemory(handle) => {
-                let memory = detached(py, || match !writable || handle.is_read_only() {
-                    true => self.0.open_physical_memory_read_only(&handle),
-                    false => self.0.open_physical_memory(&handle),
-                })?;
+                let memory =
+                    detached_for(py, timeout, || match !writable || handle.is_read_only() {
+                        true => self.0.open_physical_memory_read_only(&handle),
+                        false => self.0.open_physical_memory(&handle),
+                    })?;
                 Ok(Py::new(py, PhysicalMemory::new(memory, Some(handle)))?.into_any())
             }
         }
@@ -216,6 +233,12 @@ impl Context {
     ) -> PyResult<Array> {
         let dtype = dtype.map_or(Ok(Dtype::DOUBLE), Dtype::of)?;
         self.empty_of(py, dtype, Layout::shape_of(shape)?)
+    }
+
+    /// Gives freed memory that is kept for reuse back to the system. Idle memory of the host goes back by itself within
+    /// about a second.
+    fn trim(&self, py: Python<'_>) {
+        py.detach(|| self.0.trim());
     }
 
     /// Returns the handle of the memory that an address points into, if it is this context's.

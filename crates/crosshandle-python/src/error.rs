@@ -1,5 +1,6 @@
 //! Exceptions: the classes are Python's (`crosshandle/_errors.py`), the texts are the library's.
 
+use crate::interrupt;
 use crosshandle::Error;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -26,6 +27,9 @@ impl From<Failure> for PyErr {
 
 /// Returns the exception for an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    if matches!(error, Error::Interrupted) {
+        return interrupt::raised();
+    }
     build(py, error).unwrap_or_else(|failed| {
         // The package is incomplete: the text still says what happened.
         drop(failed);
@@ -42,6 +46,10 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             exception.setattr("program", &death.program)?;
             exception.setattr("event", &death.event)?;
             exception.setattr("number", death.number)?;
+        }
+        Error::NoAnswer { pid, program, .. } => {
+            exception.setattr("pid", pid)?;
+            exception.setattr("program", program)?;
         }
         Error::Os { code, .. } => exception.setattr("errno", code)?,
         Error::Driver { code, name, .. } | Error::Program { code, name, .. } => {
@@ -67,7 +75,7 @@ fn class_of<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyType>>
         Error::WrongKey => "WrongKeyError",
         Error::ReadOnly => "ReadOnlyError",
         Error::NotAdmitted { .. } => "NotAdmittedError",
-        Error::TimedOut(_) => "TimedOutError",
+        Error::TimedOut(_) | Error::NoAnswer { .. } => "TimedOutError",
         Error::PeerDied(_) => "PeerDiedError",
         Error::CommandFailed(_) => "CommandFailedError",
         Error::NoSymbol(_) => "NoSymbolError",

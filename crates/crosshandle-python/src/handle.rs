@@ -1,5 +1,6 @@
 //! Handles: values that travel.
 
+use crate::array::arguments::Data;
 use crate::error::{Failure, Result};
 use crosshandle::Error;
 use crosshandle::handle::AnyHandle;
@@ -118,14 +119,14 @@ handle_class! {
 /// What a handle can be given as.
 pub(crate) enum Form {
     Text(String),
-    Bytes(Vec<u8>),
+    Bytes(Data),
 }
 
 pub(crate) fn text_or_bytes(value: &Bound<'_, PyAny>) -> PyResult<Form> {
     if let Ok(text) = value.cast::<PyString>() {
         return Ok(Form::Text(text.to_str()?.to_owned()));
     }
-    if let Ok(bytes) = value.extract::<Vec<u8>>() {
+    if let Ok(bytes) = value.extract::<Data>() {
         return Ok(Form::Bytes(bytes));
     }
     let class = value.get_type();

@@ -1,9 +1,17 @@
 //! Waits that let other Python threads run, and end at Ctrl-C.
+//!
+//! | wait | ends by |
+//! |---|---|
+//! | for an event or a queue | short timeouts, between which signals of the system are handled ([`wait`]) |
+//! | for another process, in the library | a look at signals that the library makes while it waits ([`released`]) |
+//! | for anything else, as for another host | leaving the call to a thread of its own ([`aside`]) |
 
 use crate::error::{Failure, Result};
 use crosshandle::Error;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use std::cell::Cell;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// The longest time that a wait does not look for signals of the system such as Ctrl-C's. Halved: a
@@ -39,6 +47,63 @@ pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
+/// Returns an option that is a number of seconds. One that is too large to count is for ever.
+pub(crate) fn seconds(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let given = seconds.is_some();
+    Ok(timeout(seconds)?.or(given.then_some(Duration::MAX)))
+}
+
+thread_local! {
+    /// What handling a signal of the system raised, until the call that it ended returns.
+    static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
+}
+
+/// Handles signals of the system. Returns whether that raised something. Other threads than the main one have nothing
+/// to handle.
+fn handle_signals() -> bool {
+    let handled = Python::try_attach(|py| py.check_signals());
+    match handled {
+        Some(Err(raised)) => {
+            RAISED.set(Some(raised));
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Returns what ended a call that fails with [`Error::Interrupted`].
+pub(crate) fn raised() -> PyErr {
+    RAISED
+        .take()
+        .unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
+}
+
+/// Makes a call without the interpreter's lock. Its waits for other processes end at Ctrl-C, and after `timeout`.
+pub(crate) fn released<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    call: impl FnOnce() -> T + Send,
+) -> T {
+    py.detach(|| crosshandle::interruptible(handle_signals, timeout, call))
+}
+
+/// Makes a call that may take a while, without the interpreter's lock.
+pub(crate) fn detached<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> crosshandle::Result<T> + Send,
+) -> Result<T> {
+    detached_for(py, None, call)
+}
+
+/// Makes a call as [`detached`] does, which waits for other processes no longer than `timeout`.
+pub(crate) fn detached_for<T: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    call: impl FnOnce() -> crosshandle::Result<T> + Send,
+) -> Result<T> {
+    Ok(released(py, timeout, call)?)
+}
+
 /// Waits by calling `wait` with short timeouts, without the interpreter's lock, until it ends otherwise
 /// than by its timeout.
 pub(crate) fn wait<T: Send>(
@@ -46,11 +111,9 @@ pub(crate) fn wait<T: Send>(
     timeout: Option<Duration>,
     wait: impl Fn(Duration) -> crosshandle::Result<T> + Sync,
 ) -> PyResult<T> {
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let slices = Slices::new(timeout);
     loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let slice = left.map_or(SLICE, |left| left.min(SLICE));
-        let is_last = left.is_some_and(|left| left <= SLICE);
+        let (slice, is_last) = slices.next(SLICE);
         match py.detach(|| wait(slice)) {
             Err(Error::TimedOut(_)) if !is_last => py.check_signals()?,
             Err(error) => return Err(Failure::from(error).into()),
@@ -59,10 +122,47 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// Makes a call that may take a while, without the interpreter's lock.
-pub(crate) fn detached<T: Send>(
+/// A timeout, in short ones.
+pub(crate) struct Slices(Option<Instant>);
+
+impl Slices {
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// Returns the next one, of at most `most`, and whether it is the last one.
+    pub(crate) fn next(&self, most: Duration) -> (Duration, bool) {
+        let Some(end) = self.0 else {
+            return (most, false);
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        (left.min(most), left <= most)
+    }
+}
+
+/// Makes a call on a thread of its own. If Ctrl-C or the timeout comes first, the call goes on there, and its
+/// result is dropped: `None` after the timeout.
+pub(crate) fn aside<T: Send + 'static>(
     py: Python<'_>,
-    call: impl FnOnce() -> crosshandle::Result<T> + Send,
-) -> Result<T> {
-    Ok(py.detach(call)?)
+    timeout: Option<Duration>,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<Option<T>> {
+    let (sender, mut receiver) = sync_channel(1);
+    crosshandle::adapter_support::run_blocking(move || {
+        // Nobody may wait any more.
+        let _ = sender.send(call());
+    });
+    let slices = Slices::new(timeout);
+    loop {
+        let (slice, is_last) = slices.next(SLICE);
+        let receiver = &mut receiver;
+        match py.detach(move || receiver.recv_timeout(slice)) {
+            Ok(result) => return Ok(Some(result)),
+            Err(RecvTimeoutError::Timeout) if is_last => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the call ended without a result"));
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `device.rs`, `context.rs`, `memory/`, `event/`, `queue.rs`, `memory/physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
-//! | `array/` | typed views of memory, and the protocols by which array libraries take them |
+//! | `array/` | arguments whose size the caller chooses; typed views of memory, and the protocols by which array libraries take them |
 //! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
 //! | `memory/pending.rs` | pickled objects that no process has opened yet |

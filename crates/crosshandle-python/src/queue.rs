@@ -1,5 +1,6 @@
 //! Queues.
 
+use crate::array::arguments::{Data, Items};
 use crate::error::Result;
 use crate::event::Event;
 use crate::interrupt;
@@ -28,7 +29,7 @@ impl Queue {
 impl Queue {
     /// Submits a copy of `nbytes` bytes (default: all of the source). It waits for the events in `after` and
     /// signals `signal` when it is done. Submitting does not wait.
-    #[pyo3(signature = (source, destination, *, nbytes = None, source_offset = 0, destination_offset = 0, after = Vec::new(), signal = None))]
+    #[pyo3(signature = (source, destination, *, nbytes = None, source_offset = 0, destination_offset = 0, after = None, signal = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "most have defaults and are given by name"
@@ -40,7 +41,7 @@ impl Queue {
         nbytes: Option<usize>,
         source_offset: usize,
         destination_offset: usize,
-        after: Vec<PyRef<'_, Event>>,
+        after: Option<Items<PyRef<'_, Event>>>,
         signal: Option<&Event>,
     ) -> PyResult<()> {
         let (source, destination) = (source.shared()?, destination.shared()?);
@@ -52,25 +53,33 @@ impl Queue {
                 .range(source_offset..source_offset.saturating_add(nbytes))?;
             let end = destination_offset.saturating_add(nbytes);
             let destination = destination.memory.range(destination_offset..end)?;
-            self.submit(Command::copy(source, destination)?, &after, signal)
+            self.submit(
+                Command::copy(source, destination)?,
+                after.as_ref().map_or(&[], |after| &after.0),
+                signal,
+            )
         };
         let submitted: Result<()> = submit().map_err(Into::into);
         Ok(submitted?)
     }
 
     /// Submits a fill of memory with a pattern, over and over.
-    #[pyo3(signature = (destination, pattern, *, after = Vec::new(), signal = None))]
+    #[pyo3(signature = (destination, pattern, *, after = None, signal = None))]
     fn fill(
         &self,
         destination: &Memory,
-        pattern: Vec<u8>,
-        after: Vec<PyRef<'_, Event>>,
+        pattern: Data,
+        after: Option<Items<PyRef<'_, Event>>>,
         signal: Option<&Event>,
     ) -> PyResult<()> {
         let destination = destination.shared()?;
         let submit = || {
             let command = Command::fill(destination.memory.all(), &pattern)?;
-            self.submit(command, &after, signal)
+            self.submit(
+                command,
+                after.as_ref().map_or(&[], |after| &after.0),
+                signal,
+            )
         };
         let submitted: Result<()> = submit().map_err(Into::into);
         Ok(submitted?)

@@ -113,6 +113,21 @@ pub enum Error {
     #[error("timed out while {0}")]
     TimedOut(&'static str),
 
+    /// Another process did not answer in time. It may be stopped, or have too much to do.
+    #[error("timed out while {doing} {}; see whether it is stopped", named_process(*.pid, .program))]
+    NoAnswer {
+        /// What was waited for.
+        doing: &'static str,
+        /// The process, in this process's PID namespace, or in its own one if it cannot be seen from here.
+        pid: u32,
+        /// The name of its program; empty if that is not known.
+        program: String,
+    },
+
+    /// The program has ended the call: see [`interruptible`](crate::interruptible).
+    #[error("the call was interrupted")]
+    Interrupted,
+
     /// The process that was to signal has ended without doing so.
     #[error("{0}")]
     PeerDied(Box<PeerDeath>),
@@ -328,8 +343,10 @@ pub enum ErrorKind {
     /// Something is not allowed: [`Error::ReadOnly`], [`Error::WrongKey`], [`Error::NotAdmitted`];
     /// a holder was not shown a name's token.
     PermissionDenied,
-    /// A deadline passed: [`Error::TimedOut`].
+    /// A deadline passed: [`Error::TimedOut`], [`Error::NoAnswer`].
     TimedOut,
+    /// The program has ended the call: [`Error::Interrupted`].
+    Interrupted,
     /// A command in a queue failed: [`Error::CommandFailed`].
     CommandFailed,
     /// A program cannot be loaded, or has no such symbol: [`Error::Program`], [`Error::NoSymbol`].
@@ -365,7 +382,8 @@ impl Error {
             Self::ReadOnly | Self::WrongKey | Self::NotAdmitted { .. } => {
                 ErrorKind::PermissionDenied
             }
-            Self::TimedOut(_) => ErrorKind::TimedOut,
+            Self::TimedOut(_) | Self::NoAnswer { .. } => ErrorKind::TimedOut,
+            Self::Interrupted => ErrorKind::Interrupted,
             Self::CommandFailed(_) => ErrorKind::CommandFailed,
             Self::Program { .. } | Self::NoSymbol(_) => ErrorKind::Program,
             Self::InvalidArgument(_) => ErrorKind::InvalidArgument,
@@ -381,7 +399,7 @@ impl Error {
 
     /// Returns whether a deadline passed.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::TimedOut(_))
+        matches!(self, Self::TimedOut(_) | Self::NoAnswer { .. })
     }
 
     /// Returns whether another process ended before it did what this call needs.
@@ -462,6 +480,8 @@ impl Error {
                 remedy: "choose a socket directory with a shorter path (CROSSHANDLE_SOCKET_DIR)"
                     .into(),
             },
+            // What a wait returns that its caller has ended.
+            Errno::CANCELED => Self::Interrupted,
             // Only of a peer: what this process sends has the size that the protocol says.
             Errno::MSGSIZE => Self::Protocol("a message of another size"),
             errno => Self::Os {
@@ -491,6 +511,14 @@ impl Error {
             Errno::NOSPC => Self::out_of_memory(bytes),
             errno => Self::os(operation)(errno),
         }
+    }
+}
+
+/// Names a process in a sentence.
+fn named_process(pid: u32, program: &str) -> String {
+    match program {
+        "" => format!("process {pid}"),
+        program => format!("process {pid} ({program})"),
     }
 }
 

@@ -174,6 +174,7 @@ pub use handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;
+pub use os::socket::interrupt::interruptible;
 pub use sync::Deadline;
 pub use types::{
     Access, Addressing, AffinityDomain, AllocationOptions, Capabilities, ChannelOrder, ChannelType,

@@ -21,12 +21,17 @@ pub(crate) struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     pub(crate) fn start(sandbox: &'a Sandbox) -> Self {
-        let pair = Self {
-            sandbox,
-            _first: sandbox.start(["hold"]),
-        };
+        let pair = Self::of(sandbox, sandbox.start(["hold"]));
         pair.await_safe();
         pair
+    }
+
+    /// Takes a holder that was started.
+    pub(crate) fn of(sandbox: &'a Sandbox, first: Running) -> Self {
+        Self {
+            sandbox,
+            _first: first,
+        }
     }
 
     /// Waits until a successor has everything. Returns the process ids of both.
@@ -57,6 +62,13 @@ impl Drop for Pair<'_> {
 pub(crate) fn kill(pid: u32) {
     let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
     kill_process(pid, Signal::KILL).expect("it lives");
+}
+
+/// Returns the bytes of a file with one tensor.
+pub(crate) fn small_model() -> Vec<u8> {
+    let header = br#"{"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+    let len = (header.len() as u64).to_le_bytes();
+    [&len[..], header, &[1; 4]].concat()
 }
 
 /// Makes a file with two tensors.

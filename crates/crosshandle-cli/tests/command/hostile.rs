@@ -6,6 +6,7 @@ use crosshandle::holder::{HoldOptions, Holder};
 use crosshandle::{Context, ContextOptions, Device, Memory};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::time::Instant;
 
 /// Escapes of both kinds, marks of direction, a line of its own, and what has no width.
@@ -103,6 +104,7 @@ fn no_command_prints_what_a_terminal_obeys() {
         &["ps", "--json"],
         &["top", "--once"],
         &["hold", "--check"],
+        &["hold", "--check", "--json"],
         &["event", "status", &handle],
         &["load", &bad, "--name", "n"],
         &["load", &bad, "--name", "n", "--log-format", "json"],
@@ -164,6 +166,29 @@ fn what_is_no_regular_file_is_an_error() {
         sandbox.run(["share", path]).expect(1);
     }
     assert!(begin.elapsed() < crate::common::STEP_TIMEOUT / 2);
+}
+
+#[test]
+fn a_socket_directory_need_not_be_utf_8() {
+    let outer = Sandbox::new();
+    let mut path = outer.path("sockets").into_os_string().into_vec();
+    path.push(0xff);
+    let path = std::path::PathBuf::from(std::ffi::OsString::from_vec(path));
+    fs::create_dir(&path).expect("a directory");
+    let sandbox = Sandbox::with_sockets(&path);
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("ours");
+    let pair = Pair::start(&sandbox);
+    let bytes = sandbox.file("bytes", &[1; 5000]);
+    sandbox
+        .run(["share", text(&bytes), "--name", "b"])
+        .expect(0);
+    crate::holder::kill(pair.await_safe().0);
+    pair.await_safe();
+    let listed = sandbox.run(["ls", "--json"]).expect(0).json();
+    assert_eq!(listed[0]["name"], "b");
+    for command in ["ls", "ps", "gc"] {
+        sandbox.run([command]).expect(0);
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod hostile;
 mod limits;
 mod link;
 mod machine;
+mod metrics;
 mod namespaces;
 mod observe;
 mod share;

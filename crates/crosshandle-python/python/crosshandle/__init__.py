@@ -59,7 +59,7 @@ from ._crosshandle import __version__
 from ._frames import Frame
 from ._paths import command, ur_adapter
 from ._pending import Limits, Pending, Pickled, pending, pending_limits, pickled, release_pending
-from ._sharing import Bundle, default_context, open, share
+from ._sharing import Bundle, default_context, open, share, trim
 
 if TYPE_CHECKING:
     from . import cupy as cupy, engines as engines, link as link, store as store, torch as torch
@@ -118,6 +118,7 @@ __all__ = [
     "pickled",
     "release_pending",
     "share",
+    "trim",
     "ur_adapter",
     "zeros",
 ]

@@ -39,6 +39,13 @@ class _Tokens:
         if self.waiting.pop(token, None) is not None:
             self.notifier.remove(token)
 
+    def close(self) -> None:
+        """Closes the descriptor: the loop has ended, and tells nothing any more."""
+        for token in self.waiting:
+            _awaited.discard((id(self), token))
+        self.waiting.clear()
+        self.notifier.close()
+
     def tell_all(self) -> None:
         while (came := self.notifier.next()) is not None:
             token, error = came
@@ -55,7 +62,25 @@ def reached(event: Event, value: int) -> Awaitable[None]:
     return _reached_in_asyncio(event, value)
 
 
-_loops: weakref.WeakKeyDictionary[Any, _Tokens] = weakref.WeakKeyDictionary()
+# A loop keeps its tokens, by the reader that they are. What waits keeps its loop, so kept here the tokens of a loop that
+# was closed while something waited would never end.
+_loops: weakref.WeakKeyDictionary[Any, weakref.ref[_Tokens]] = weakref.WeakKeyDictionary()
+
+
+def _tokens_of(loop: Any) -> _Tokens:
+    reference = _loops.get(loop)
+    tokens = None if reference is None else reference()
+    if tokens is None:
+        # What waited in a closed loop may not be collected for a while.
+        for other, former in list(_loops.items()):
+            if other.is_closed():
+                del _loops[other]
+                if (ended := former()) is not None:
+                    ended.close()
+        tokens = _Tokens()
+        _loops[loop] = weakref.ref(tokens)
+        loop.add_reader(tokens.notifier.fileno(), tokens.tell_all)
+    return tokens
 
 
 async def _reached_in_asyncio(event: Event, value: int) -> None:
@@ -65,10 +90,7 @@ async def _reached_in_asyncio(event: Event, value: int) -> None:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    tokens = _loops.get(loop)
-    if tokens is None:
-        tokens = _loops[loop] = _Tokens()
-        loop.add_reader(tokens.notifier.fileno(), tokens.tell_all)
+    tokens = _tokens_of(loop)
     future: asyncio.Future[None] = loop.create_future()
 
     def tell(error: BaseException | None) -> None:
@@ -101,9 +123,13 @@ async def _reached_in_trio(trio: Any, event: Event, value: int) -> None:
         variable.set(tokens)
 
         async def serve() -> None:
-            while True:
-                await trio.lowlevel.wait_readable(tokens.notifier.fileno())
-                tokens.tell_all()
+            # Until the run ends, after everything that could wait in it.
+            try:
+                while True:
+                    await trio.lowlevel.wait_readable(tokens.notifier.fileno())
+                    tokens.tell_all()
+            finally:
+                tokens.close()
 
         trio.lowlevel.spawn_system_task(serve)
     arrived = trio.Event()

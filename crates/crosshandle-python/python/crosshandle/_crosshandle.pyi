@@ -55,6 +55,7 @@ class Context:
         *,
         name: str | None = None,
         pooling: bool = True,
+        overcommit: bool = False,
         socket_dir: str | PathLike[str] | None = None,
         exchange_timeout: float | None = None,
     ) -> Context: ...
@@ -62,18 +63,26 @@ class Context:
     def device(self) -> Device:
         """The device that the context is on."""
     def allocate(
-        self, nbytes: int, *, name: str | None = None, align: int | None = None, populate: bool = False
+        self,
+        nbytes: int,
+        *,
+        name: str | None = None,
+        align: int | None = None,
+        populate: bool = False,
+        overcommit: bool = False,
     ) -> Memory:
         """Allocates `nbytes` bytes, of arbitrary contents, that can be shared."""
     def empty(self, shape: int | Sequence[int], dtype: Any = None) -> Array:
         """Makes an array in new memory, of arbitrary elements."""
-    def open_memory(self, handle: _Handle, *, writable: bool = True) -> Memory:
+    def open_memory(self, handle: _Handle, *, writable: bool = True, timeout: float | None = None) -> Memory:
         """Opens memory that a process has exported: the same bytes, without a copy."""
     def event(self, *, name: str | None = None, low_power: bool = False, isolated: bool = False) -> Event:
         """Makes an event."""
-    def open_event(self, handle: _Handle, *, low_power: bool = False) -> Event:
+    def open_event(self, handle: _Handle, *, low_power: bool = False, timeout: float | None = None) -> Event:
         """Opens an event of another process."""
-    def open(self, handle: _Handle, *, writable: bool = True) -> Memory | Event | PhysicalMemory:
+    def open(
+        self, handle: _Handle, *, writable: bool = True, timeout: float | None = None
+    ) -> Memory | Event | PhysicalMemory:
         """Opens what a handle is for: memory, physical memory or an event; `writable=False`: memory for reading only."""
     def queue(self, stream: Any = None, *, in_order: bool = True) -> Queue:
         """Makes a queue, which runs commands in order, or as they become ready; or of a stream."""
@@ -83,6 +92,8 @@ class Context:
         """Creates physical memory, a multiple of the device's granularity."""
     def reserve(self, nbytes: int) -> VirtualRange:
         """Reserves addresses, to map physical memory into."""
+    def trim(self) -> None:
+        """Gives freed memory that is kept for reuse back to the system."""
     def memory_handle_at(self, address: int) -> MemoryHandle:
         """Returns the handle of the memory that an address points into, if it is this context's."""
 
@@ -111,8 +122,8 @@ class Memory:
         """Returns a view of it as an array, without a copy."""
     def read(self, nbytes: int | None = None, *, offset: int = 0) -> bytes:
         """Copies bytes out of host memory."""
-    def write(self, data: bytes, *, offset: int = 0) -> None:
-        """Copies bytes into host memory."""
+    def write(self, data: Any, *, offset: int = 0) -> None:
+        """Copies bytes, an array or another contiguous buffer into host memory."""
     def close(self) -> None:
         """Closes it for this process, as far as no array keeps it open."""
     def __enter__(self) -> Memory: ...
@@ -169,8 +180,10 @@ class Array:
     @property
     def address(self) -> int:
         """The address of the first element in this process."""
-    def numpy(self) -> Any:
-        """Returns a NumPy array of the same bytes."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits on the host until the bytes are there, at most `timeout` seconds."""
+    def numpy(self, *, timeout: float | None = None) -> Any:
+        """Returns a NumPy array of the same bytes. Waits until they are there, at most `timeout` seconds."""
     def torch(self, *, copy: bool = False) -> Any:
         """Returns a torch tensor of the same bytes; of read-only memory a copy, if `copy` says so."""
     def jax(self) -> Any:
@@ -379,6 +392,8 @@ class Notifier:
         """Cancels what is awaited with a token. Returns whether anything was."""
     def next(self) -> tuple[int, Exception | None] | None:
         """Returns the next token with its exception, if any; `None` if nothing has come."""
+    def close(self) -> None:
+        """Cancels all that is awaited, and closes the descriptor."""
 
 @final
 class Queue:
@@ -392,12 +407,12 @@ class Queue:
         nbytes: int | None = None,
         source_offset: int = 0,
         destination_offset: int = 0,
-        after: Sequence[Event] = (),
+        after: Sequence[Event] | None = None,
         signal: Event | None = None,
     ) -> None:
         """Submits a copy, which waits for the events in `after` and signals `signal` when it is done."""
     def fill(
-        self, destination: Memory, pattern: bytes, *, after: Sequence[Event] = (), signal: Event | None = None
+        self, destination: Memory, pattern: bytes, *, after: Sequence[Event] | None = None, signal: Event | None = None
     ) -> None:
         """Submits a fill of memory with a pattern, over and over."""
     def signal(self, event: Event) -> int:
@@ -500,7 +515,9 @@ def pack_shared(
 ) -> tuple[bytes, Memory | None]:
     """Packs as `pack` does. Keep the memory, if there is some, for as long as somebody may unpack the bytes."""
 
-def unpack(context: Context | None, data: bytes, *, writable: bool = True) -> tuple[str, list[Array]]:
+def unpack(
+    context: Context | None, data: bytes, *, writable: bool = True, timeout: float | None = None
+) -> tuple[str, list[Array]]:
     """Unpacks a bundle, and opens its memory in a context, or in the default contexts of its devices."""
 
 def keep(objects: list[Any], receivers: int) -> bytes:
@@ -537,18 +554,24 @@ class Link:
     """A link to another host: opens handles that were made there."""
 
     @staticmethod
-    def connect(address: str, context: Context, options: dict[str, object]) -> Link: ...
+    def connect(
+        address: str, context: Context, options: dict[str, object], timeout: float | None = None
+    ) -> Link: ...
     @property
     def peer(self) -> str:
         """The other side's address."""
     @property
     def ended(self) -> str | None:
         """Why the link has ended; `None` while it has not."""
-    def open_memory(self, handle: _Handle, *, writable: bool = True) -> RemoteMemory:
+    def open_memory(
+        self, handle: _Handle, *, writable: bool = True, timeout: float | None = None
+    ) -> RemoteMemory:
         """Opens memory of the other host."""
-    def open_event(self, handle: _Handle) -> RemoteEvent:
+    def open_event(self, handle: _Handle, *, timeout: float | None = None) -> RemoteEvent:
         """Opens an event of the other host."""
-    def open_name(self, name: str) -> tuple[int, list[tuple[str, RemoteMemory]]]:
+    def open_name(
+        self, name: str, *, timeout: float | None = None
+    ) -> tuple[int, list[tuple[str, RemoteMemory]]]:
         """Opens what has a name at the other host's holder: its version, and its parts by what they are for."""
     def close(self) -> None:
         """Ends the link: whatever waits for the other side, on both sides, fails."""
@@ -588,13 +611,15 @@ class RemoteMemory:
     @property
     def staged(self) -> bool:
         """Whether the other host cannot access it, as it cannot a GPU's: it is copied there once more."""
-    def read(self, nbytes: int | None = None, *, offset: int = 0) -> bytes:
+    def read(self, nbytes: int | None = None, *, offset: int = 0, timeout: float | None = None) -> bytes:
         """Copies bytes here: `nbytes` (default: all that follow) from byte `offset` on."""
-    def read_into(self, into: Any, *, offset: int = 0) -> None:
+    def read_into(self, into: Any, *, offset: int = 0, timeout: float | None = None) -> None:
         """Fills an array or another writable buffer with bytes from byte `offset` on."""
-    def write(self, data: Any, *, offset: int = 0) -> None:
+    def write(self, data: Any, *, offset: int = 0, timeout: float | None = None) -> None:
         """Copies bytes, an array or another contiguous buffer there. Returns when they are there."""
-    def write_and_signal(self, data: Any, event: RemoteEvent, *, offset: int = 0) -> int:
+    def write_and_signal(
+        self, data: Any, event: RemoteEvent, *, offset: int = 0, timeout: float | None = None
+    ) -> int:
         """Copies bytes there, then signals an event of the same link, and returns the signal's number."""
     def copy_from(
         self,
@@ -604,8 +629,9 @@ class RemoteMemory:
         source_offset: int = 0,
         nbytes: int | None = None,
         queue: Queue | None = None,
-        after: Sequence[Event] = (),
+        after: Sequence[Event] | None = None,
         signal: Event | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Copies memory of this host there, maybe a GPU's: by a queue, or before it returns."""
     def copy_to(
@@ -616,8 +642,9 @@ class RemoteMemory:
         destination_offset: int = 0,
         nbytes: int | None = None,
         queue: Queue | None = None,
-        after: Sequence[Event] = (),
+        after: Sequence[Event] | None = None,
         signal: Event | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Copies to memory of this host, maybe a GPU's: by a queue, or before it returns."""
     def close(self) -> None:
@@ -630,7 +657,7 @@ class RemoteEvent:
     @property
     def mirror(self) -> Event:
         """The event of this host that goes on as the other host's does: to be waited for, not to be signalled."""
-    def signal(self) -> int:
+    def signal(self, timeout: float | None = None) -> int:
         """Signals the other host's event, and returns the signal's number after a round trip."""
     def close(self) -> None:
         """Closes it: waits for the mirror that are not over fail."""
@@ -665,11 +692,11 @@ class StoreClient:
         """Opens a model to write its tensors in place."""
     def forget_contexts(self) -> None:
         """Lets go of the contexts that it keeps for later calls."""
-    def ls(self) -> list[dict[str, Any]]:
+    def ls(self, timeout: float | None = None) -> list[dict[str, Any]]:
         """Returns what the holder has."""
-    def rm(self, name: str) -> None:
+    def rm(self, name: str, timeout: float | None = None) -> None:
         """Lets go of what a name stands for."""
-    def pin(self, name: str, pinned: bool) -> None:
+    def pin(self, name: str, pinned: bool, timeout: float | None = None) -> None:
         """Protects a name from being removed or replaced, or does so no more."""
     def await_version(self, name: str, version: int, timeout: float | None) -> int:
         """Waits until a name has a later version, and returns its number."""

@@ -42,6 +42,11 @@ class NotAdmittedError(Error, PermissionError):
 class TimedOutError(Error, TimeoutError):
     """The timeout passed first."""
 
+    pid: int | None = None
+    """The process that did not answer, if one was asked; None otherwise."""
+    program: str = ""
+    """The name of its program, if it is known."""
+
 
 class PeerDiedError(Error, ConnectionError):
     """The process that was to signal has ended without doing so."""

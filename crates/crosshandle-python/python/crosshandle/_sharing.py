@@ -56,6 +56,15 @@ def default_context(device: Any = "host") -> Context:
         return context
 
 
+def trim() -> None:
+    """Gives freed memory that the default contexts keep for reuse back to the system.
+
+    Memory of the host that is idle goes back by itself within about a second.
+    """
+    for context in list(_contexts.values()):
+        context.trim()
+
+
 @atexit.register
 def _end() -> None:
     """Lets the default contexts end while the drivers are there; what is still open keeps its own."""
@@ -222,38 +231,51 @@ def open_read_only(data: bytes) -> Any:
 
 
 @overload
-def open(data: EventHandle, *, context: Context | None = None, writable: bool = True) -> Event: ...
-@overload
-def open(data: MemoryHandle, *, context: Context | None = None, writable: bool = True) -> Memory: ...
-@overload
-def open(data: PhysicalMemoryHandle, *, context: Context | None = None, writable: bool = True) -> PhysicalMemory: ...
+def open(
+    data: EventHandle, *, context: Context | None = None, writable: bool = True, timeout: float | None = None
+) -> Event: ...
 @overload
 def open(
-    data: Bundle | bytes | bytearray | memoryview | str, *, context: Context | None = None, writable: bool = True
+    data: MemoryHandle, *, context: Context | None = None, writable: bool = True, timeout: float | None = None
+) -> Memory: ...
+@overload
+def open(
+    data: PhysicalMemoryHandle, *, context: Context | None = None, writable: bool = True, timeout: float | None = None
+) -> PhysicalMemory: ...
+@overload
+def open(
+    data: Bundle | bytes | bytearray | memoryview | str,
+    *,
+    context: Context | None = None,
+    writable: bool = True,
+    timeout: float | None = None,
 ) -> Any: ...
-def open(data: Any, *, context: Context | None = None, writable: bool = True) -> Any:
+def open(
+    data: Any, *, context: Context | None = None, writable: bool = True, timeout: float | None = None
+) -> Any:
     """Opens what another process has sent: a bundle's bytes or a handle, as bytes or text. A text that is no handle's is
     the name of a model that a holder has: it is opened as `crosshandle.store.open` does.
 
     Returns what was shared: an array or a tree of arrays, a `Frame` of a table, memory, physical memory, or an event. Each
     is opened in `context`, or in the default context of its device. What is read-only opens so that it can be read only;
-    `writable=False` opens everything so.
+    `writable=False` opens everything so. `timeout` is how many seconds to wait for the other process, if that is less than
+    the context's `exchange_timeout`.
     """
     # Bytes are asked for first: they come over and over.
     if type(data) is builtins.bytes and data.startswith(b"xhb"):
-        return _open_bundle(data, context, writable)
+        return _open_bundle(data, context, writable, timeout)
     if isinstance(data, Bundle):
         # Until its memory is open, a bundle keeps it.
-        return _open_bundle(bytes(data), context, writable)
+        return _open_bundle(bytes(data), context, writable, timeout)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
-        return _open_bundle(builtins.bytes(data), context, writable)
+        return _open_bundle(builtins.bytes(data), context, writable, timeout)
     if isinstance(data, str) and not data.lstrip().startswith("xh"):
         from . import store
 
         if context is not None:
             raise ValueError("a model is opened in a context of its own")
         try:
-            return store.open(data)
+            return store.open(data) if timeout is None else store.open(data, timeout=timeout)
         except (LookupError, ConnectionError) as error:
             error.add_note(f"{data!r} begins as no handle does, so it was taken for the name of a holder's model")
             raise
@@ -261,12 +283,12 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
         handle = _rust.parse_handle(data)
         is_event = isinstance(handle, EventHandle)
         context = default_context() if is_event else _context_of(handle.backend, handle.device_uuid)
-        return context.open(handle, writable=writable)
-    return context.open(data, writable=writable)
+        return context.open(handle, writable=writable, timeout=timeout)
+    return context.open(data, writable=writable, timeout=timeout)
 
 
-def _open_bundle(data: bytes, context: Context | None, writable: bool) -> Any:
-    structure, arrays = _rust.unpack(context, data, writable=writable)
+def _open_bundle(data: bytes, context: Context | None, writable: bool, timeout: float | None) -> Any:
+    structure, arrays = _rust.unpack(context, data, writable=writable, timeout=timeout)
     return _trees.rearrange(structure, arrays)
 
 

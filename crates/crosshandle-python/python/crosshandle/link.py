@@ -50,17 +50,18 @@ def connect(
     interface: str | None = None,
     transports: str | None = None,
     names: bool = False,
+    timeout: float | None = None,
 ) -> Link:
     """Connects to a host that listens at an address, `host:port`.
 
     `context` (default: the host's) opens what the other side asks for, and has the mirrors of its events; a
     link to or from memory of a GPU needs one of that GPU. `data` says how the bytes of memory travel:
     by UCX, over the network interface `interface`, or over TLS. `keep_alive` (default: 10) is after how many
-    seconds of silence the link ends. `names` lets the other side read what this host's holder has names for.
+    seconds of silence the link ends. `timeout` is how many seconds connecting may take. `names` lets the other side read what this host's holder has names for.
     """
     context = default_context() if context is None else context
     options = _options(token, token_file, certificates, data, keep_alive, interface, transports, names)
-    return Link.connect(address, context, options)
+    return Link.connect(address, context, options, timeout)
 
 
 def listen(

@@ -511,17 +511,17 @@ class Store:
             model.verify(threads)
             return model.hash
 
-    def ls(self) -> list[Held]:
-        """What the holder has."""
-        return [Held(**name) for name in self._store.ls()]
+    def ls(self, *, timeout: float | None = None) -> list[Held]:
+        """What the holder has. Waits for its answer at most `timeout` seconds, and never more than 30."""
+        return [Held(**name) for name in self._store.ls(timeout)]
 
-    def rm(self, name: str) -> None:
-        """Lets go of a name. Who has it open keeps it."""
-        self._store.rm(name)
+    def rm(self, name: str, *, timeout: float | None = None) -> None:
+        """Lets go of a name. Who has it open keeps it. `timeout` as for `ls`."""
+        self._store.rm(name, timeout)
 
-    def pin(self, name: str, pinned: bool = True) -> None:
-        """Protects a name from being removed and replaced, or does so no more."""
-        self._store.pin(name, pinned)
+    def pin(self, name: str, pinned: bool = True, *, timeout: float | None = None) -> None:
+        """Protects a name from being removed and replaced, or does so no more. `timeout` as for `ls`."""
+        self._store.pin(name, pinned, timeout)
 
     def await_version(self, name: str, version: int, timeout: float | None = None) -> int:
         """Waits until a name has a later version than this, and returns its number."""

@@ -43,7 +43,7 @@ pub(super) unsafe fn fill(
     let Some(format) = own.layout.dtype.format() else {
         return refused("the buffer protocol has no format for these elements: use DLPack");
     };
-    let format = CString::new(format).expect("it has no zero");
+    let format = CString::new(format)?;
     let sizes = own.layout.shape.iter().map(|size| *size as ffi::Py_ssize_t);
     let mut description = Box::new(Description {
         format,

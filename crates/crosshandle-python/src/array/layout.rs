@@ -2,6 +2,7 @@
 
 use super::Dtype;
 use super::MAX_DIMENSIONS;
+use crate::array::arguments::Sizes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -41,7 +42,11 @@ impl Layout {
         if let Ok(elements) = shape.extract::<usize>() {
             return Ok(vec![elements]);
         }
-        shape.extract::<Vec<usize>>().map_err(|_| {
+        let sizes = shape.extract::<Sizes<usize>>().map(|sizes| sizes.0);
+        sizes.map_err(|error| {
+            if error.is_instance_of::<PyValueError>(shape.py()) {
+                return error;
+            }
             PyTypeError::new_err(format!(
                 "a shape is a number of elements or a tuple of them, none negative: {shape}"
             ))

@@ -1,5 +1,6 @@
 //! Typed views of memory, and the protocols by which array libraries take them.
 
+pub(crate) mod arguments;
 mod buffer;
 pub(crate) mod dlpack;
 mod dtype;
@@ -20,7 +21,8 @@ use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueErro
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The numbers of CUDA's default streams: the one that waits for all others, and each thread's own.
 const LEGACY_STREAM: i64 = 1;
@@ -38,7 +40,13 @@ pub(crate) struct Array {
     pub(crate) read_only: bool,
     /// The event and the number of the signal that say that the bytes are there.
     ready: Option<(Py<Event>, u64)>,
+    /// What ended the last wait for a view of the buffer, and when.
+    buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
+
+/// How long after a failed wait for a view of the buffer another protocol of the same array fails in the same way. Halved:
+/// on a slow machine NumPy waits a second time. Doubled: who catches the error and tries again at once gets it twice.
+const SAME_WAIT: Duration = Duration::from_millis(50);
 
 impl Array {
     pub(crate) fn new(memory: Arc<SharedMemory>, layout: Layout) -> PyResult<Self> {
@@ -54,6 +62,7 @@ impl Array {
             layout,
             read_only,
             ready: None,
+            buffer_wait: Mutex::new(None),
         })
     }
 
@@ -64,11 +73,28 @@ impl Array {
     }
 
     /// Waits on the host until the bytes are there.
-    fn wait_ready(&self, py: Python<'_>) -> PyResult<()> {
+    fn wait_ready(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         match &self.ready {
-            Some((event, value)) => event.get().wait_value(py, *value, None),
+            Some((event, value)) => event.get().wait_value(py, *value, timeout),
             None => Ok(()),
         }
+    }
+
+    /// Waits as [`wait_ready`](Self::wait_ready) does, for a view of the buffer. NumPy drops what this raises, and goes on to
+    /// another protocol; what ended the wait is raised there again, since it would wait once more.
+    fn wait_for_buffer(&self, py: Python<'_>) -> PyResult<()> {
+        let waited = self.wait_ready(py, None);
+        if let Err(error) = &waited {
+            let ended = (Instant::now(), error.clone_ref(py));
+            *self.buffer_wait() = Some(ended);
+        }
+        waited
+    }
+
+    fn buffer_wait(&self) -> MutexGuard<'_, Option<(Instant, PyErr)>> {
+        self.buffer_wait
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the bytes are known to be there, so that nothing has to wait: as a rule the signal has
@@ -127,7 +153,7 @@ impl Array {
             return Ok(());
         }
         if !self.is_cuda() || number == Some(PER_THREAD_STREAM) {
-            return self.wait_ready(py);
+            return self.wait_ready(py, None);
         }
         let number = number.unwrap_or(LEGACY_STREAM);
         let arguments = (event.clone_ref(py), number, *value, self.device());
@@ -176,7 +202,7 @@ impl Array {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let own = slf.get();
-        own.wait_ready(py)?;
+        own.wait_ready(py, None)?;
         let function = Self::import(py, "crosshandle._libraries.usm", function)?;
         let handle = MemoryHandle(own.memory.handle_of(own.read_only)?);
         // A layout that was checked has a reach.
@@ -291,9 +317,17 @@ impl Array {
         self.address()
     }
 
+    /// Waits on the host until the bytes are there, at most `timeout` seconds. Other threads run meanwhile; Ctrl-C ends
+    /// the wait. Whatever takes the array waits by itself, without a timeout.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        self.wait_ready(py, timeout)
+    }
+
     /// Returns a NumPy array of the same bytes. Memory of a GPU is refused: a copy is `array.torch().cpu().numpy()`
-    /// or `array.cupy().get()`.
-    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    /// or `array.cupy().get()`. Waits until the bytes are there, at most `timeout` seconds.
+    #[pyo3(signature = (*, timeout = None))]
+    fn numpy<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
         if !own.is_on_host() {
             return Err(PyBufferError::new_err(format!(
@@ -302,13 +336,15 @@ impl Array {
             )));
         }
         let py = slf.py();
+        // Here, since NumPy would drop what ends the wait.
+        own.wait_ready(py, timeout)?;
         if own.layout.dtype.typestr().is_some() {
             return Self::import(py, "numpy", "asarray")?.call1((slf,));
         }
         // A record, or a type that NumPy knows only by the package that JAX brings.
         let dtype = own.layout.dtype.numpy(py)?;
         let bytes = Bound::new(py, own.as_raw(py)?)?;
-        Self::numpy(&bytes)?.call_method1("view", (dtype,))
+        Self::numpy(&bytes, timeout)?.call_method1("view", (dtype,))
     }
 
     /// Returns a torch tensor of the same bytes. A tensor cannot be read-only: of read-only memory this
@@ -375,7 +411,11 @@ impl Array {
                 "the host cannot access this memory",
             ));
         }
-        self.wait_ready(py)?;
+        let ended = self.buffer_wait().take();
+        if let Some((_, error)) = ended.filter(|(when, _)| when.elapsed() < SAME_WAIT) {
+            return Err(error);
+        }
+        self.wait_ready(py, None)?;
         self.interface(py, 3)
     }
 
@@ -432,7 +472,7 @@ impl Array {
         view: *mut pyo3::ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        slf.get().wait_ready(slf.py())?;
+        slf.get().wait_for_buffer(slf.py())?;
         // SAFETY: the interpreter passes a view to be filled.
         unsafe { buffer::fill(slf, view, flags) }
     }
@@ -454,7 +494,7 @@ impl Array {
         dtype: Option<Bound<'py, PyAny>>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let array = Self::numpy(slf)?;
+        let array = Self::numpy(slf, None)?;
         let dtype = dtype.map_or_else(|| array.getattr("dtype"), Ok)?;
         let is_converted = !dtype.eq(array.getattr("dtype")?)?;
         match (is_converted, copy) {
@@ -473,7 +513,7 @@ impl Array {
         slf: &Bound<'py, Self>,
         index: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Self::numpy(slf)?.get_item(index)
+        Self::numpy(slf, None)?.get_item(index)
     }
 
     /// Writes elements: `array[:] = 1`.
@@ -482,11 +522,11 @@ impl Array {
         index: Bound<'_, PyAny>,
         value: Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        Self::numpy(slf)?.set_item(index, value)
+        Self::numpy(slf, None)?.set_item(index, value)
     }
 
     fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(Self::numpy(slf)?.try_iter()?.into_any())
+        Ok(Self::numpy(slf, None)?.try_iter()?.into_any())
     }
 
     /// Returns the elements as a list of Python's numbers, with a list for each row.
@@ -502,7 +542,7 @@ impl Array {
             let view = PyMemoryView::from(slf.as_any())?;
             return view.call_method0("tolist");
         }
-        Self::numpy(slf)?.call_method0("tolist")
+        Self::numpy(slf, None)?.call_method0("tolist")
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -8,6 +8,7 @@
 
 use super::description::Foreign;
 use super::owners::{self, Owners};
+use crate::array::arguments::Items;
 use crate::array::{Array, Layout};
 use crate::context::Context;
 use crate::error::exception;
@@ -53,8 +54,9 @@ struct Group {
 pub(crate) fn adopt_all<'py>(
     py: Python<'py>,
     context: &Context,
-    arrays: Vec<Bound<'py, Foreign>>,
+    arrays: Items<Bound<'py, Foreign>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let arrays = arrays.0;
     let mut results: Vec<Option<Bound<'py, PyAny>>> = vec![None; arrays.len()];
     let refusal = |error: Error| {
         exception(py, &error)

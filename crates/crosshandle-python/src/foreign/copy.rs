@@ -4,6 +4,7 @@ use super::description::{Foreign, Place};
 use crate::array::{Array, Dtype, Layout};
 use crate::context::Context;
 use crate::error::Failure;
+use crate::interrupt::detached;
 use crosshandle::{Access, Command, MemoryRange};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -161,8 +162,10 @@ fn on_device(py: Python<'_>, context: &Context, foreign: &Foreign, made: Array) 
         let queue = context.0.create_queue()?;
         let to = made.memory.memory.range(..foreign.len)?;
         queue.submit(Command::copy(from, to)?)?;
-        queue.finish()
+        Ok(queue)
     };
-    py.detach(copy).map_err(Failure::from)?;
+    let queue = detached(py, copy)?;
+    // Ctrl-C would leave the array to be written or freed while it is read.
+    py.detach(|| queue.finish()).map_err(Failure::from)?;
     Ok(made)
 }

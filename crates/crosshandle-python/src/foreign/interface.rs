@@ -3,6 +3,7 @@
 
 use super::description::{Foreign, Place};
 use crate::array::Dtype;
+use crate::array::arguments::Sizes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -67,10 +68,10 @@ fn read(
         },
     };
     let (address, read_only): (usize, bool) = needed(interface, "data")?.extract()?;
-    let shape: Vec<usize> = needed(interface, "shape")?.extract()?;
+    let Sizes(shape) = needed(interface, "shape")?.extract::<Sizes<usize>>()?;
     let strides: Option<Vec<isize>> = match item(interface, "strides")? {
         None => None,
-        Some(strides) => Some(strides.extract()?),
+        Some(strides) => Some(strides.extract::<Sizes<isize>>()?.0),
     };
     let unit = if in_elements {
         dtype.bytes() as isize

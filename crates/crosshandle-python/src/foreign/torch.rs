@@ -3,6 +3,7 @@
 use super::description::{Foreign, Place};
 use super::exchange;
 use crate::array::Dtype;
+use crate::array::arguments::Sizes;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -69,9 +70,11 @@ fn by_attributes(tensor: &Bound<'_, PyAny>, owner: Py<PyAny>) -> PyResult<Foreig
     };
     let dtype = Dtype::of(&tensor.getattr("dtype")?)?;
     let address: usize = tensor.call_method0("data_ptr")?.extract()?;
-    let shape: Vec<usize> = tensor.getattr("shape")?.extract()?;
+    let Sizes(shape) = tensor.getattr("shape")?.extract::<Sizes<usize>>()?;
     let size = dtype.bytes() as isize;
-    let mut strides: Vec<isize> = tensor.call_method0("stride")?.extract()?;
-    strides.iter_mut().for_each(|stride| *stride *= size);
+    let Sizes(mut strides) = tensor.call_method0("stride")?.extract::<Sizes<isize>>()?;
+    for stride in &mut strides {
+        *stride = stride.saturating_mul(size);
+    }
     Foreign::new(place, address, dtype, shape, Some(strides), false, owner)
 }

@@ -5,7 +5,7 @@ mod objects;
 
 pub(crate) use objects::{Link, Listener, RemoteEvent, RemoteMemory};
 
-use crate::interrupt::timeout;
+use crate::interrupt::seconds;
 use crosshandle_link::{Certificates, Data, Identity, LinkOptions, Token};
 use error::{Failure, Result};
 use pyo3::exceptions::PyValueError;
@@ -60,7 +60,7 @@ impl Options {
             }
         };
         let mut options = LinkOptions::new(identity).data(data);
-        if let Some(keep_alive) = timeout(self.keep_alive)? {
+        if let Some(keep_alive) = seconds(self.keep_alive)? {
             options = options.keep_alive(keep_alive);
         }
         if let Some(interface) = self.interface {

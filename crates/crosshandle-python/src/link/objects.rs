@@ -2,19 +2,18 @@
 
 use super::Options;
 use super::error::{Failure, Result};
+use crate::array::arguments::{self, Data, Items, bytes_of};
 use crate::context::Context;
 use crate::event::Event;
 use crate::handle::{EventHandle, MemoryHandle};
-use crate::interrupt::SLICE;
+use crate::interrupt::{self, SLICE, Slices};
 use crate::memory::Memory;
 use crate::queue::Queue;
 use crosshandle::Command;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyMemoryView, PySlice};
+use pyo3::types::{PyBytes, PySlice};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 /// What `close` takes.
 struct Closable<T>(Mutex<Option<T>>, &'static str);
@@ -37,12 +36,16 @@ impl<T: Clone> Closable<T> {
     }
 }
 
-/// Makes a call that may take a while, without the interpreter's lock.
-fn detached<T: Send>(
+/// Makes a call that waits for the other host. If Ctrl-C or the timeout comes first, it goes on by itself, and what it
+/// opens is closed again.
+fn aside<T: Send + 'static>(
     py: Python<'_>,
-    call: impl FnOnce() -> crosshandle_link::Result<T> + Send,
-) -> Result<T> {
-    Ok(py.detach(call)?)
+    timeout: Option<f64>,
+    call: impl FnOnce() -> crosshandle_link::Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let late = crosshandle_link::Error::TimedOut("waiting for the other host");
+    let result = interrupt::aside(py, interrupt::timeout(timeout)?, call)?;
+    Ok(result.unwrap_or(Err(late)).map_err(Failure::from)?)
 }
 
 /// A link to another host: opens handles that were made there.
@@ -64,16 +67,19 @@ impl Link {
 #[pymethods]
 impl Link {
     #[staticmethod]
+    #[pyo3(signature = (address, context, options, timeout = None))]
     fn connect(
         py: Python<'_>,
         address: String,
         context: &Context,
         options: Options,
+        timeout: Option<f64>,
     ) -> PyResult<Self> {
         let options = options.into_link()?;
         let context = context.0.clone();
-        let link = detached(py, || {
-            crosshandle_link::Link::connect(&*address, &context, &options)
+        let own = context.clone();
+        let link = aside(py, timeout, move || {
+            crosshandle_link::Link::connect(&*address, &own, &options)
         })?;
         Ok(Self::new(link, context))
     }
@@ -90,37 +96,47 @@ impl Link {
         Ok(self.link.get()?.ended().map(|error| error.to_string()))
     }
 
-    /// Opens memory of the other host.
-    #[pyo3(signature = (handle, *, writable = true))]
+    /// Opens memory of the other host. Waits for its answer, at most `timeout` seconds.
+    #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open_memory(
         &self,
         py: Python<'_>,
         handle: &Bound<'_, PyAny>,
         writable: bool,
+        timeout: Option<f64>,
     ) -> PyResult<RemoteMemory> {
         let (link, handle) = (self.link.get()?, MemoryHandle::new(handle)?.0);
-        let memory = detached(py, || match writable {
+        let memory = aside(py, timeout, move || match writable {
             true => link.open_memory(&handle),
             false => link.open_memory_read_only(&handle),
         })?;
         Ok(self.remote_memory(memory))
     }
 
-    /// Opens an event of the other host.
-    fn open_event(&self, py: Python<'_>, handle: &Bound<'_, PyAny>) -> PyResult<RemoteEvent> {
+    /// Opens an event of the other host. Waits for its answer, at most `timeout` seconds.
+    #[pyo3(signature = (handle, *, timeout = None))]
+    fn open_event(
+        &self,
+        py: Python<'_>,
+        handle: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<RemoteEvent> {
         let (link, handle) = (self.link.get()?, EventHandle::new(handle)?.0);
-        let event = detached(py, || link.open_event(&handle))?;
+        let event = aside(py, timeout, move || link.open_event(&handle))?;
         Ok(RemoteEvent(Closable::new(event, "event")))
     }
 
-    /// Opens what has a name at the other host's holder: its version, and its parts by what they are for.
+    /// Opens what has a name at the other host's holder: its version, and its parts by what they are for. Waits for the
+    /// answer, at most `timeout` seconds.
+    #[pyo3(signature = (name, *, timeout = None))]
     fn open_name(
         &self,
         py: Python<'_>,
-        name: &str,
+        name: String,
+        timeout: Option<f64>,
     ) -> PyResult<(u64, Vec<(String, RemoteMemory)>)> {
         let link = self.link.get()?;
-        let found = detached(py, || link.open_name(name))?;
+        let found = aside(py, timeout, move || link.open_name(&name))?;
         let parts = found.parts.into_iter();
         let parts = parts.map(|part| (part.role, self.remote_memory(part.memory)));
         Ok((found.version, parts.collect()))
@@ -182,8 +198,9 @@ impl Listener {
     ) -> PyResult<Self> {
         let options = options.into_link()?;
         let context = context.0.clone();
-        let listener = detached(py, || {
-            crosshandle_link::Listener::bind(&*address, &context, &options)
+        let own = context.clone();
+        let listener = aside(py, None, move || {
+            crosshandle_link::Listener::bind(&*address, &own, &options)
         })?;
         Ok(Self {
             listener: Closable::new(listener.into(), "listener"),
@@ -202,12 +219,9 @@ impl Listener {
     #[pyo3(signature = (timeout = None))]
     fn accept(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Link> {
         let listener = self.listener.get()?;
-        let deadline = crate::interrupt::timeout(timeout)?
-            .and_then(|timeout| Instant::now().checked_add(timeout));
+        let slices = Slices::new(interrupt::timeout(timeout)?);
         loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let slice = left.map_or(SLICE, |left| left.min(SLICE));
-            let is_last = left.is_some_and(|left| left <= SLICE);
+            let (slice, is_last) = slices.next(SLICE);
             match py.detach(|| listener.accept(Some(slice))) {
                 Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
                 Err(error) => return Err(Failure::from(error).into()),
@@ -264,13 +278,15 @@ impl RemoteMemory {
         Ok(self.memory.get()?.is_staged())
     }
 
-    /// Copies bytes here: `nbytes` (default: all that follow) from byte `offset` on.
-    #[pyo3(signature = (nbytes = None, *, offset = 0))]
+    /// Copies bytes here: `nbytes` (default: all that follow) from byte `offset` on. Waits for them, at most `timeout`
+    /// seconds.
+    #[pyo3(signature = (nbytes = None, *, offset = 0, timeout = None))]
     fn read<'py>(
         &self,
         py: Python<'py>,
         nbytes: Option<usize>,
         offset: usize,
+        timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let memory = self.memory.get()?;
         let rest = memory.len().saturating_sub(offset);
@@ -281,47 +297,63 @@ impl RemoteMemory {
                 memory.len()
             )));
         }
-        let mut bytes = vec![0; nbytes];
-        detached(py, || memory.read(offset, &mut bytes))?;
-        Ok(PyBytes::new(py, &bytes))
+        let mut bytes = arguments::room_for(nbytes)?;
+        let bytes = aside(py, timeout, move || {
+            memory.read(offset, &mut bytes).map(|()| bytes)
+        })?;
+        arguments::copied(py, &bytes)
     }
 
-    /// Fills an array or another writable buffer with bytes from byte `offset` on.
-    #[pyo3(signature = (into, *, offset = 0))]
-    fn read_into(&self, py: Python<'_>, into: &Bound<'_, PyAny>, offset: usize) -> PyResult<()> {
+    /// Fills an array or another writable buffer with bytes from byte `offset` on. Waits for them, at most `timeout`
+    /// seconds.
+    #[pyo3(signature = (into, *, offset = 0, timeout = None))]
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        into: &Bound<'_, PyAny>,
+        offset: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let view = bytes_of(into)?;
-        let bytes = self.read(py, Some(view.len()?), offset)?;
+        let bytes = self.read(py, Some(view.len()?), offset, timeout)?;
         view.set_item(PySlice::full(py), bytes)
     }
 
     /// Copies bytes there, from byte `offset` on: bytes, an array or another contiguous buffer. Returns when they
-    /// are there.
-    #[pyo3(signature = (data, *, offset = 0))]
-    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: usize) -> PyResult<()> {
-        let (memory, data) = (self.memory.get()?, copy_of(data)?);
-        Ok(detached(py, || memory.write(offset, &data))?)
+    /// are there. If `timeout` seconds pass or Ctrl-C comes before that, they may arrive all the same.
+    #[pyo3(signature = (data, *, offset = 0, timeout = None))]
+    fn write(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        offset: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (memory, data) = (self.memory.get()?, Data::of_buffer(data)?);
+        aside(py, timeout, move || memory.write(offset, &data))
     }
 
     /// Copies bytes there as `write` does, then signals an event of the same link, and returns the signal's number.
     /// Whoever sees the signal sees the bytes.
-    #[pyo3(signature = (data, event, *, offset = 0))]
+    #[pyo3(signature = (data, event, *, offset = 0, timeout = None))]
     fn write_and_signal(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         event: &RemoteEvent,
         offset: usize,
+        timeout: Option<f64>,
     ) -> PyResult<u64> {
-        let (memory, data, event) = (self.memory.get()?, copy_of(data)?, event.0.get()?);
-        Ok(detached(py, || {
+        let (memory, data, event) = (self.memory.get()?, Data::of_buffer(data)?, event.0.get()?);
+        aside(py, timeout, move || {
             memory.write_and_signal(offset, &data, &event)?.wait()
-        })?)
+        })
     }
 
     /// Copies memory of this host there, maybe a GPU's. It waits for the events in `after` and signals `signal` when it
     /// is done. In a `queue` it is a command like others, and this returns at once; without one it returns when the copy
-    /// is done. Ctrl-C ends that wait and not the copy, which may still read or write both memories.
-    #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = Vec::new(), signal = None))]
+    /// is done. Ctrl-C and `timeout` seconds end that wait and not the copy, which may still read or write both memories.
+    #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = None, signal = None, timeout = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "most have defaults and are given by name"
@@ -334,15 +366,17 @@ impl RemoteMemory {
         source_offset: usize,
         nbytes: Option<usize>,
         queue: Option<&Queue>,
-        after: Vec<PyRef<'_, Event>>,
+        after: Option<Items<PyRef<'_, Event>>>,
         signal: Option<&Event>,
+        timeout: Option<f64>,
     ) -> PyResult<()> {
         let command = self.copy(source, false, offset, source_offset, nbytes)?;
-        self.submit(py, command, queue, &after, signal)
+        let after = after.as_ref().map_or(&[][..], |after| &after.0);
+        self.submit(py, command, queue, (after, signal), timeout)
     }
 
     /// Copies to memory of this host, maybe a GPU's. As `copy_from`.
-    #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None, queue = None, after = Vec::new(), signal = None))]
+    #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None, queue = None, after = None, signal = None, timeout = None))]
     #[expect(
         clippy::too_many_arguments,
         reason = "most have defaults and are given by name"
@@ -355,11 +389,13 @@ impl RemoteMemory {
         destination_offset: usize,
         nbytes: Option<usize>,
         queue: Option<&Queue>,
-        after: Vec<PyRef<'_, Event>>,
+        after: Option<Items<PyRef<'_, Event>>>,
         signal: Option<&Event>,
+        timeout: Option<f64>,
     ) -> PyResult<()> {
         let command = self.copy(destination, true, offset, destination_offset, nbytes)?;
-        self.submit(py, command, queue, &after, signal)
+        let after = after.as_ref().map_or(&[][..], |after| &after.0);
+        self.submit(py, command, queue, (after, signal), timeout)
     }
 
     /// Closes it. What is under way goes on.
@@ -399,8 +435,8 @@ impl RemoteMemory {
         py: Python<'_>,
         command: Command,
         queue: Option<&Queue>,
-        after: &[PyRef<'_, Event>],
-        signal: Option<&Event>,
+        (after, signal): (&[PyRef<'_, Event>], Option<&Event>),
+        timeout: Option<f64>,
     ) -> PyResult<()> {
         let submit = |queue: &Queue| -> Result<()> {
             let submitted = queue.submit_call(py, command, after, signal);
@@ -416,25 +452,8 @@ impl RemoteMemory {
                     .map_err(Failure::from)?;
                 let own = Queue::new(own, None);
                 submit(&own)?;
-                own.finish(py, None)
+                own.finish(py, timeout)
             }
-        }
-    }
-}
-
-/// Returns a buffer's bytes, as a view.
-fn bytes_of<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
-    let view = PyMemoryView::from(buffer)?;
-    Ok(view.call_method1("cast", ("B",))?.cast_into()?)
-}
-
-/// Returns what is to be sent. Bytes are not copied, since nobody changes them.
-fn copy_of(data: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
-    match data.cast::<PyBytes>() {
-        Ok(bytes) => Ok(bytes.clone().into()),
-        Err(_) => {
-            let copy = bytes_of(data)?.call_method0("tobytes")?;
-            Ok(copy.cast_into::<PyBytes>()?.into())
         }
     }
 }
@@ -452,10 +471,12 @@ impl RemoteEvent {
         Ok(Event::new(self.0.get()?.mirror().clone(), None))
     }
 
-    /// Signals the other host's event, and returns the signal's number after a round trip.
-    fn signal(&self, py: Python<'_>) -> PyResult<u64> {
+    /// Signals the other host's event, and returns the signal's number after a round trip, for which this waits at most
+    /// `timeout` seconds.
+    #[pyo3(signature = (timeout = None))]
+    fn signal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let event = self.0.get()?;
-        Ok(detached(py, || event.signal())?)
+        aside(py, timeout, move || event.signal())
     }
 
     /// Closes it: waits for the mirror that are not over fail.

@@ -3,17 +3,19 @@
 pub(crate) mod pending;
 pub(crate) mod physical;
 
+use crate::array::arguments::{self, Data};
 use crate::array::{Array, Layout};
 use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;
 use crate::handle::MemoryHandle;
-use crate::interrupt::detached;
+use crate::interrupt::{detached, detached_for};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// Memory that processes share: allocated by a context, or opened from a handle.
 ///
@@ -238,8 +240,9 @@ impl Memory {
         context: &crosshandle::Context,
         handle: crosshandle::MemoryHandle,
         writable: bool,
+        timeout: Option<Duration>,
     ) -> Result<Self> {
-        let memory = detached(py, || match writable {
+        let memory = detached_for(py, timeout, || match writable {
             true => context.open_memory(&handle),
             false => context.open_memory_read_only(&handle),
         })?;
@@ -252,12 +255,13 @@ impl Memory {
         context: &crosshandle::Context,
         handles: &[crosshandle::MemoryHandle],
         writable: bool,
+        timeout: Option<Duration>,
     ) -> Result<Vec<Arc<SharedMemory>>> {
         let access = match writable {
             true => crosshandle::Access::ReadWrite,
             false => crosshandle::Access::ReadOnly,
         };
-        let memories = detached(py, || context.open_memories(handles, access))?;
+        let memories = detached_for(py, timeout, || context.open_memories(handles, access))?;
         Ok(SharedMemory::all_known(memories, handles, context))
     }
 
@@ -373,14 +377,18 @@ impl Memory {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let shared = self.shared()?;
         let all = shared.memory.len().saturating_sub(offset);
-        let mut bytes = vec![0; nbytes.unwrap_or(all)];
-        detached(py, || shared.memory.read(offset, &mut bytes))?;
-        Ok(PyBytes::new(py, &bytes))
+        let nbytes = nbytes.unwrap_or(all);
+        let part = offset..offset.saturating_add(nbytes);
+        let bytes = shared.memory.bytes().and_then(|bytes| bytes.slice(part));
+        let bytes = bytes.map_err(Failure::from)?;
+        arguments::filled(py, nbytes, |into| {
+            bytes.read(0, into).map_err(Failure::from)
+        })
     }
 
     /// Copies bytes into host memory.
     #[pyo3(signature = (data, *, offset = 0))]
-    fn write(&self, py: Python<'_>, data: Vec<u8>, offset: usize) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, data: Data, offset: usize) -> PyResult<()> {
         let shared = self.shared()?;
         Ok(detached(py, || shared.memory.write(offset, &data))?)
     }

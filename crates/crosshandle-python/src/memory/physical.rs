@@ -1,6 +1,7 @@
 //! Physical memory and virtual ranges.
 
-use crate::error::Result;
+use crate::array::arguments::{self, Data};
+use crate::error::{Failure, Result};
 use crate::handle::PhysicalMemoryHandle;
 use crate::interrupt::detached;
 use crate::memory::{no_read_only, pending};
@@ -179,20 +180,17 @@ impl VirtualRange {
         nbytes: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let range = self.range()?;
-        if nbytes > range.len() {
-            let message = format!("the range has {} bytes, not {nbytes}", range.len());
-            return Err(PyValueError::new_err(message));
-        }
-        let mut into = vec![0; nbytes];
         let part = offset..offset.saturating_add(nbytes);
-        detached(py, || {
-            range.with_bytes(part, |bytes| bytes.read(0, &mut into))?
-        })?;
-        Ok(PyBytes::new(py, &into))
+        // Before there is room for them: the range may be far longer than what is mapped.
+        detached(py, || range.with_bytes(part.clone(), |_| ()))?;
+        arguments::filled(py, nbytes, |into| {
+            let read = range.with_bytes(part, |bytes| bytes.read(0, into));
+            read.flatten().map_err(Failure::from)
+        })
     }
 
     /// Copies bytes into one mapping, of memory that the host can access.
-    fn write(&self, py: Python<'_>, offset: usize, data: Vec<u8>) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, offset: usize, data: Data) -> PyResult<()> {
         let range = self.range()?;
         let part = offset..offset.saturating_add(data.len());
         Ok(detached(py, || {

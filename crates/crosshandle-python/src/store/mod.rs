@@ -7,8 +7,9 @@ mod updater;
 pub(crate) use model::StoreModel;
 pub(crate) use updater::StoreUpdater;
 
+use crate::array::arguments::{Items, Sizes};
 use crate::foreign::{Bytes, Foreign};
-use crate::interrupt;
+use crate::interrupt::{self, Slices, released};
 use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions, Recovered};
 use crosshandle_store::{
     Error, Hash, LoadOptions, LoadTiming, NamedBytes, NamedRange, OpenOptions, Store,
@@ -34,7 +35,7 @@ const CLAIM_SLICE: Duration = Duration::from_secs(1);
 pub(crate) struct StoreClient(Store);
 
 /// A tensor of another library: its name, its type as safetensors calls it, its shape, and its bytes.
-type Tensor<'py> = (String, String, Vec<u64>, Bound<'py, Foreign>);
+type Tensor<'py> = (String, String, Sizes<u64>, Bound<'py, Foreign>);
 
 /// The version of a name, the model's hash, whether the holder's successor has it too, the bytes that were there
 /// already, and the seconds that making the memory, making staging buffers, and filling took.
@@ -114,14 +115,15 @@ impl StoreClient {
         &self,
         py: Python<'_>,
         name: &str,
-        files: Vec<PathBuf>,
+        files: Items<PathBuf>,
         device: &str,
         options: &Bound<'_, PyDict>,
         hold: &Bound<'_, PyDict>,
     ) -> Result<Published> {
+        let files = files.0;
         let resumes = item::<bool>(options, "resume")? == Some(true);
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
-        Ok(py.detach(|| -> crosshandle_store::Result<_> {
+        Ok(released(py, None, || -> crosshandle_store::Result<_> {
             if resumes {
                 let loaded = (self.0).load_resumably(device, &files, name, &options, hold)?;
                 let (timing, resumed) = (loaded.timing, loaded.resumed_bytes);
@@ -139,15 +141,16 @@ impl StoreClient {
         &self,
         py: Python<'_>,
         name: &str,
-        tensors: Vec<Tensor<'_>>,
+        tensors: Items<Tensor<'_>>,
         device: &str,
         options: &Bound<'_, PyDict>,
         hold: &Bound<'_, PyDict>,
     ) -> Result<Published> {
+        let tensors = tensors.0;
         let (options, hold) = (load_options(options)?, hold_options(hold)?);
         let (mut named, mut ranges) = (Vec::new(), Vec::new());
         for (name, dtype, shape, array) in &tensors {
-            let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.clone());
+            let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.0.clone());
             // SAFETY: the arrays live as long as `tensors`, and whoever publishes them leaves them alone.
             match unsafe { array.get().bytes() } {
                 Some(Bytes::Host(bytes)) => named.push(NamedBytes {
@@ -171,7 +174,7 @@ impl StoreClient {
             )
             .into());
         }
-        Ok(py.detach(|| -> crosshandle_store::Result<_> {
+        Ok(released(py, None, || -> crosshandle_store::Result<_> {
             let loaded = match ranges.is_empty() {
                 true => self.0.load_tensors(device, named, &options)?,
                 false => self.0.copy_tensors(device, ranges, &options)?,
@@ -193,7 +196,7 @@ impl StoreClient {
     ) -> Result<StoreUpdater> {
         if !claim {
             let timeout = interrupt::timeout(timeout)?.filter(|timeout| !timeout.is_zero());
-            let updater = py.detach(|| match timeout {
+            let updater = released(py, None, || match timeout {
                 Some(timeout) => self.0.updater_timeout(name, timeout),
                 None => self.0.updater(name),
             })?;
@@ -206,7 +209,7 @@ impl StoreClient {
             let left = wanted.saturating_sub(begin.elapsed());
             let options = options.clone().wait(left.min(CLAIM_SLICE));
             let is_last = left <= CLAIM_SLICE;
-            match py.detach(|| self.0.claim(name, &options)) {
+            match released(py, None, || self.0.claim(name, &options)) {
                 Err(error) if (error.is_fenced() || error.is_timeout()) && !is_last => {
                     py.check_signals()?;
                 }
@@ -221,8 +224,9 @@ impl StoreClient {
     }
 
     /// Returns what the holder has, a dict for each name.
-    fn ls<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyList>> {
-        let names = py.detach(|| self.0.holder().list())?;
+    #[pyo3(signature = (timeout = None))]
+    fn ls<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> Result<Bound<'py, PyList>> {
+        let names = released(py, interrupt::timeout(timeout)?, || self.0.holder().list())?;
         let all = PyList::empty(py);
         for name in names {
             all.append(described(py, &name)?)?;
@@ -231,13 +235,17 @@ impl StoreClient {
     }
 
     /// Lets go of what a name stands for.
-    fn rm(&self, py: Python<'_>, name: &str) -> Result<()> {
-        Ok(py.detach(|| self.0.holder().remove(name))?)
+    #[pyo3(signature = (name, timeout = None))]
+    fn rm(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> Result<()> {
+        let timeout = interrupt::timeout(timeout)?;
+        Ok(released(py, timeout, || self.0.holder().remove(name))?)
     }
 
     /// Protects a name from being removed or replaced, or does so no more.
-    fn pin(&self, py: Python<'_>, name: &str, pinned: bool) -> Result<()> {
-        Ok(py.detach(|| self.0.holder().pin(name, pinned))?)
+    #[pyo3(signature = (name, pinned, timeout = None))]
+    fn pin(&self, py: Python<'_>, name: &str, pinned: bool, timeout: Option<f64>) -> Result<()> {
+        let timeout = interrupt::timeout(timeout)?;
+        Ok(released(py, timeout, || self.0.holder().pin(name, pinned))?)
     }
 
     /// Waits until a name has a later version, and returns its number.
@@ -358,13 +366,10 @@ fn wait<T: Send>(
     slice: Duration,
     attempt: impl Fn(Duration) -> crosshandle_store::Result<T> + Sync,
 ) -> Result<T> {
-    let timeout = interrupt::timeout(timeout)?;
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let slices = Slices::new(interrupt::timeout(timeout)?);
     loop {
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let next = left.map_or(slice, |left| left.min(slice));
-        let is_last = left.is_some_and(|left| left <= slice);
-        match py.detach(|| attempt(next)) {
+        let (next, is_last) = slices.next(slice);
+        match released(py, None, || attempt(next)) {
             Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
             result => return result.map_err(|error: Error| error.into()),
         }

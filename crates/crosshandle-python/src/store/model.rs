@@ -3,6 +3,7 @@
 use super::error::Result;
 use super::wait;
 use crate::array::{Array, Dtype, Layout};
+use crate::interrupt::released;
 use crate::memory::SharedMemory;
 use crosshandle_store::{LoadOptions, Model};
 use pyo3::exceptions::PyValueError;
@@ -39,7 +40,7 @@ impl StoreModel {
         py: Python<'_>,
         f: impl FnOnce(&Model) -> crosshandle_store::Result<T> + Send,
     ) -> Result<T> {
-        Ok(py.detach(|| f(&self.read()))?)
+        Ok(released(py, None, || f(&self.read()))?)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Model> {
@@ -163,7 +164,7 @@ impl StoreModel {
     /// Unmaps the memory, and keeps its addresses. With `to`, the name's memory is on that device from then on.
     #[pyo3(signature = (to = None))]
     fn sleep(&self, py: Python<'_>, to: Option<&str>) -> Result<()> {
-        Ok(py.detach(|| match to {
+        Ok(released(py, None, || match to {
             Some(device) => self.write().sleep_to(device, &LoadOptions::new()),
             None => self.write().sleep(),
         })?)

@@ -2,15 +2,15 @@
 
 use super::error::Result;
 use super::{Tensor, load_options, not_plain};
+use crate::array::arguments::Items;
 use crate::foreign::Bytes;
-use crate::interrupt::{self, SLICE};
+use crate::interrupt::{self, SLICE, Slices, released};
 use crosshandle_store::{Error, NamedBytes, Updater};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::{Mutex, TryLockError};
-use std::time::Instant;
 
 /// A model that this process can write.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
@@ -52,7 +52,7 @@ impl StoreUpdater {
         &self,
         py: Python<'_>,
         pieces: &Bound<'_, PyAny>,
-        files: Vec<PathBuf>,
+        files: Items<PathBuf>,
         hashed: bool,
         timeout: f64,
         options: &Bound<'_, PyDict>,
@@ -70,44 +70,41 @@ impl StoreUpdater {
             }
         };
         let updater: &mut Updater = &mut updater;
-        let timeout = interrupt::timeout(Some(timeout))?;
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let slices = Slices::new(interrupt::timeout(Some(timeout))?);
         // As `wait` does: what this returns borrows from the updater.
         let update = loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let next = left.map_or(SLICE, |left| left.min(SLICE));
-            let is_last = left.is_some_and(|left| left <= SLICE);
+            let (next, is_last) = slices.next(SLICE);
             let free = &mut *updater;
-            match py.detach(move || free.begin(next)) {
+            match released(py, None, move || free.begin(next)) {
                 Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
                 result => break result?,
             }
         };
         let mut update = update.options(options);
         for piece in pieces.by_ref() {
-            let tensors: Vec<Tensor<'_>> = piece?.extract()?;
+            let Items::<Tensor<'_>>(tensors) = piece?.extract()?;
             for (name, dtype, shape, array) in &tensors {
                 // SAFETY: the array lives as long as `tensors`, and whoever gives it away for an update leaves
                 // it alone meanwhile.
                 let bytes = unsafe { array.get().bytes() };
-                py.detach(|| match bytes {
+                released(py, None, || match bytes {
                     Some(Bytes::Host(bytes)) => update.write([NamedBytes {
                         name: name.clone(),
                         dtype: dtype.clone(),
-                        shape: shape.clone(),
+                        shape: shape.0.clone(),
                         bytes,
                     }]),
                     Some(Bytes::Device(range)) => match range {
-                        Some(range) => update.copy_tensor(name, dtype, shape, range),
+                        Some(range) => update.copy_tensor(name, dtype, &shape.0, range),
                         None => Ok(()),
                     },
                     None => Err(Error::Invalid(not_plain(name).to_string())),
                 })?;
             }
         }
-        let hash = py.detach(|| {
-            if !files.is_empty() {
-                update.load(&files)?;
+        let hash = released(py, None, || {
+            if !files.0.is_empty() {
+                update.load(&files.0)?;
             }
             match hashed {
                 true => update.finish(),

@@ -8,6 +8,7 @@ use crate::ipc::{
     Attachment, Credential, ExportCells, First, OpenDeadline, Particulars, Record, Shared,
 };
 use crate::observe::{self, ImportedBytes};
+use crate::pool;
 use crate::types::Access;
 use crate::types::report::ObjectKind;
 use std::fmt;
@@ -45,6 +46,9 @@ struct Source {
 impl PhysicalMemory {
     pub(crate) fn create(core: &Arc<ContextCore>, len: usize) -> Result<Self> {
         check_granularity(core, "physical memory", len)?;
+        if !core.pool_options().overcommit {
+            pool::check_room(&**core.backend(), len)?;
+        }
         let memory = core.backend().create_physical(len)?;
         Ok(Self::new(core, memory, Access::ReadWrite, None))
     }

@@ -226,6 +226,12 @@ pub(crate) trait BackendContext: Send + Sync {
         64 << 20
     }
 
+    /// Returns whether memory is taken page by page when it is touched, so that an allocation succeeds although there
+    /// is less. Then [`Segment::give_back`] gives pages back.
+    fn takes_memory_late(&self) -> bool {
+        false
+    }
+
     /// Returns whether the driver may reuse freed memory for the next allocation in this process
     /// although importers have it open.
     fn reuses_shared_memory(&self) -> bool {
@@ -413,6 +419,10 @@ pub(crate) trait Segment: Shared {
     fn make_present(&self, _offset: usize, _len: usize) -> Result<()> {
         Ok(())
     }
+
+    /// Gives the memory of a part back to the system until it is touched again, as far as the part has whole pages.
+    /// Its contents are arbitrary from then on. A hint.
+    fn give_back(&self, _offset: usize, _len: usize) {}
 
     /// Drops the objects that finished commands keep, as far as the backend can tell without
     /// waiting: it may otherwise notice them late.

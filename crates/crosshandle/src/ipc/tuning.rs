@@ -186,3 +186,7 @@ pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Time that the thread of awaited signals stays without any. Halved or doubled: a program that awaits
 /// something every few seconds starts the thread more or less often, at about 100 µs.
 pub(super) const AWAIT_IDLE: Duration = Duration::from_secs(2);
+
+/// Time after which an exporter listens again whose socket was removed. At half of it, it is found sooner, but makes
+/// its directory again beneath a program that is still removing that; at twice, importers are refused that much longer.
+pub(super) const RESTORE_DELAY: Duration = Duration::from_millis(100);

@@ -106,7 +106,7 @@ impl Reason {
             Error::NotAdmitted { .. } => Self::NotAdmitted,
             Error::ReadOnly => Self::ReadOnly,
             Error::Stale => Self::Stale,
-            Error::TimedOut(_) => Self::TimedOut,
+            error if error.is_timeout() => Self::TimedOut,
             Error::WrongKey => Self::WrongKey,
             _ => Self::Other,
         }

@@ -55,6 +55,21 @@ pub fn memory_limit() -> Option<MemoryLimit> {
         .min_by_key(|limit| limit.headroom)
 }
 
+/// Returns the limit that leaves an allocation the least room. As [`memory_limit`], but memory of the machine may go to
+/// its swap space.
+pub(crate) fn allocation_limit() -> Option<MemoryLimit> {
+    let limit = memory_limit()?;
+    if limit.group.is_some() {
+        return Some(limit);
+    }
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let swap = count(&text, "SwapFree:").unwrap_or(0) << 10;
+    Some(MemoryLimit {
+        headroom: limit.headroom.saturating_add(swap),
+        ..limit
+    })
+}
+
 /// The names of a group's files.
 #[derive(Clone, Copy)]
 struct Names {

@@ -72,6 +72,17 @@ pub(crate) fn make_present(file: BorrowedFd<'_>, offset: u64, len: u64) -> Resul
     }
 }
 
+/// Gives `len` bytes at `offset` back to the system. Who touches them finds zeros.
+pub(crate) fn give_back(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    loop {
+        match fs::fallocate(file, flags, offset, len) {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
 /// Creates a file with these bytes, which no process can ever change.
 pub(crate) fn create_constant(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno> {
     check_size(bytes.len() as u64)?;

@@ -80,6 +80,12 @@ pub(crate) fn program() -> String {
     name.to_string_lossy().into_owned()
 }
 
+/// Returns the name of a process's program, as the system has it: at most 15 bytes. Empty if it cannot be told.
+pub(crate) fn program_of(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.map_or(String::new(), |name| name.trim_end().to_owned())
+}
+
 /// Returns the present time in nanoseconds since 1970.
 pub(crate) fn time() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -11,6 +11,8 @@
 //! Each size of block has a lock, and so has the shared segment that is being carved; a thread that needs
 //! both takes the size's first. No lock is held while a segment is made, which may take long.
 
+mod ageing;
+mod free_list;
 mod segment;
 mod size_class;
 mod trim;
@@ -24,11 +26,14 @@ pub(crate) use usage::{Gauge, Usage};
 
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
+use crate::os::cgroup;
 use crate::os::mapping::HUGE_PAGE;
 use crate::sync::Mutex;
 use crate::types::MemoryKind;
-use std::sync::Arc;
+use free_list::FreeList;
+use segment::Reservation;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Set in the number of a segment that only one allocation uses: importers unmap it with that allocation.
 pub(crate) const DEDICATED: u32 = 1 << 31;
@@ -45,9 +50,9 @@ struct Span {
 
 /// The free blocks of one size.
 struct Class<T> {
-    freed: Vec<T>,
+    freed: FreeList<T>,
     /// Blocks that came back without their owner.
-    blocks: Vec<Block>,
+    blocks: FreeList<Block>,
     span: Option<Span>,
 }
 
@@ -82,6 +87,12 @@ pub(crate) struct Pool<T> {
     /// The numbers of segments, shared by all pools of a context.
     numbers: Arc<AtomicU32>,
     is_closed: AtomicBool,
+    /// The bytes of free blocks among which no empty segment was found, when that was last looked for.
+    searched: AtomicUsize,
+    /// Whether the pool is one of those that are looked at: see `ageing`.
+    is_looked_after: AtomicBool,
+    /// A reference to this pool, to hand out.
+    this: Weak<Self>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +105,8 @@ pub(crate) struct PoolOptions {
     pub(crate) first_segment: usize,
     /// The largest segment that is kept when it is freed, in bytes.
     pub(crate) largest_kept: usize,
+    /// Memory is not compared with what the machine has left.
+    pub(crate) overcommit: bool,
 }
 
 impl PoolOptions {
@@ -103,33 +116,35 @@ impl PoolOptions {
             huge_pages,
             first_segment: usize::MAX,
             largest_kept: tuning::KEPT_EACH_BYTES,
+            overcommit: false,
         }
     }
 }
 
-impl<T> Pool<T> {
+impl<T: Pooled + Send + 'static> Pool<T> {
     pub(crate) fn new(
         backend: Arc<dyn BackendContext>,
         kind: MemoryKind,
         options: PoolOptions,
         usage: Option<Arc<Usage>>,
         numbers: Arc<AtomicU32>,
-    ) -> Self {
-        let class = || {
+    ) -> Arc<Self> {
+        // Blocks of a device, or of a pool with books, are not looked after.
+        let ages = backend.takes_memory_late() && usage.is_none();
+        let class = |index: usize| {
+            let size = SizeClass::size_of(index);
             Mutex::new(Class {
-                freed: Vec::new(),
-                blocks: Vec::new(),
+                freed: FreeList::new(size, ages),
+                blocks: FreeList::new(size, ages),
                 span: None,
             })
         };
-        Self {
+        Arc::new_cyclic(|this| Self {
             backend,
             kind,
             options,
             usage,
-            classes: std::iter::repeat_with(class)
-                .take(SizeClass::COUNT)
-                .collect(),
+            classes: (0..SizeClass::COUNT).map(class).collect(),
             large: Mutex::new(Large {
                 kept: Vec::new(),
                 bytes: 0,
@@ -137,7 +152,10 @@ impl<T> Pool<T> {
             current: Mutex::default(),
             numbers,
             is_closed: AtomicBool::new(false),
-        }
+            searched: AtomicUsize::new(0),
+            is_looked_after: AtomicBool::new(false),
+            this: this.clone(),
+        })
     }
 
     /// Returns the size of block for an allocation, or a segment of its own.
@@ -195,7 +213,11 @@ impl<T> Pool<T> {
                 if self.is_closed.load(Ordering::Relaxed) {
                     return Some(freed);
                 }
-                list.freed.push(freed);
+                let has_many = list.freed.push(freed);
+                drop(list);
+                if has_many {
+                    self.look_after();
+                }
                 None
             }
             None => {
@@ -227,14 +249,24 @@ impl<T> Pool<T> {
             let mut class = self.classes[index].lock();
             let is_retired = block.segment.is_retired.load(Ordering::Relaxed);
             if !is_retired && !self.is_closed.load(Ordering::Relaxed) {
-                class.blocks.push(block);
+                let has_many = class.blocks.push(block);
+                drop(class);
+                if has_many {
+                    self.look_after();
+                }
             }
         }
     }
 
-    /// Carves a new block.
-    pub(crate) fn carve(&self, class: SizeClass) -> Result<Block> {
+    /// Carves a new block. `overcommit`: it may be larger than what the machine has left.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn carve(&self, class: SizeClass, overcommit: bool) -> Result<Block> {
         let Some(index) = class.index() else {
+            if !overcommit && !self.options.overcommit {
+                check_room(&*self.backend, class.size())?;
+            }
             let segment = self.new_segment(class.size(), true)?;
             segment.carved.store(class.size(), Ordering::Relaxed);
             return Ok(Block {
@@ -313,8 +345,13 @@ impl<T> Pool<T> {
                 .as_ref()
                 .map_or(0, |current| current.segment.memory.len())
         };
-        let len = self.next_segment(before, wanted, least);
-        let made = len.and_then(|len| self.new_shared_segment(len, least));
+        let made = match self.take_empty(least) {
+            Some(segment) => Ok(segment),
+            None => {
+                let len = self.next_segment(before, wanted, least);
+                len.and_then(|len| self.new_shared_segment(len, least))
+            }
+        };
         let mut current = self.current.lock();
         match made {
             Ok(segment) => {
@@ -366,15 +403,18 @@ impl<T> Pool<T> {
     }
 
     fn new_segment(&self, len: usize, dedicated: bool) -> Result<Arc<PoolSegment>> {
-        if let Some(usage) = &self.usage {
-            usage.reserve(len)?;
-        }
-        let memory = self.backend.create_segment(self.kind, len);
-        let memory = memory.inspect_err(|_| {
-            if let Some(usage) = &self.usage {
-                usage.reserved.subtract(len);
+        match self.try_new_segment(len, dedicated) {
+            // What is free may be what is missing.
+            Err(Error::OutOfMemory { .. }) if self.has_given_back() => {
+                self.try_new_segment(len, dedicated)
             }
-        })?;
+            made => made,
+        }
+    }
+
+    fn try_new_segment(&self, len: usize, dedicated: bool) -> Result<Arc<PoolSegment>> {
+        let reservation = Reservation::new(self.usage.as_ref(), len)?;
+        let memory = self.backend.create_segment(self.kind, len)?;
         if dedicated && self.options.huge_pages && len >= HUGE_PAGE {
             memory.populate(0, len);
         }
@@ -383,7 +423,7 @@ impl<T> Pool<T> {
             number: next_number(&self.numbers, dedicated),
             carved: AtomicUsize::new(0),
             is_retired: AtomicBool::new(false),
-            usage: self.usage.clone(),
+            reservation,
         }))
     }
 
@@ -395,8 +435,8 @@ impl<T> Pool<T> {
         let (mut blocks, mut spans) = (Vec::new(), Vec::new());
         for class in &self.classes {
             let mut class = class.lock();
-            all.append(&mut class.freed);
-            blocks.append(&mut class.blocks);
+            all.append(&mut class.freed.take_all());
+            blocks.append(&mut class.blocks.take_all());
             spans.extend(class.span.take());
         }
         let _current = self.current.lock().take();
@@ -423,6 +463,24 @@ impl<T> Pool<T> {
     }
 }
 
+/// Refuses memory that is taken when it is touched, if it is more than what the machine or a control group of this
+/// process has left.
+///
+/// # Errors
+/// [`Error::OutOfMemory`] with the limit.
+pub(crate) fn check_room(backend: &dyn BackendContext, len: usize) -> Result<()> {
+    if len < tuning::CHECKED_BYTES || !backend.takes_memory_late() {
+        return Ok(());
+    }
+    match cgroup::allocation_limit() {
+        Some(limit) if limit.headroom < len as u64 => Err(Error::beyond_limit(
+            len,
+            format!("{limit}; ask for overcommit if no more than that will be touched"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the greatest length up to `len` of a segment that the backend aligns for all sizes of block
 /// that fit in it.
 fn aligned_below(len: usize) -> Option<usize> {
@@ -443,7 +501,7 @@ pub(crate) fn next_number(numbers: &AtomicU32, dedicated: bool) -> u32 {
     }
 }
 
-impl<T> Class<T> {
+impl<T: Pooled> Class<T> {
     /// Carves a block from the span, if there is room.
     fn carve(&mut self, class: SizeClass) -> Option<Block> {
         let size = class.size();

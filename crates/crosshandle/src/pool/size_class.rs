@@ -57,7 +57,7 @@ impl SizeClass {
         COARSE_COUNT + 4 * (below - FINE.ilog2()) as usize + quarter + 1
     }
 
-    fn size_of(index: usize) -> usize {
+    pub(super) fn size_of(index: usize) -> usize {
         if index <= COARSE_COUNT {
             return SMALLEST << index;
         }

@@ -1,5 +1,7 @@
-//! Giving free memory back to the system.
+//! Giving free memory back to the system, or to blocks of other sizes.
 
+use super::free_list::FreeList;
+use super::tuning::SEARCH_STEP_BYTES;
 use super::{Block, Class, Pool, PoolSegment};
 use crate::sync::{HashMap, Mutex, MutexGuard};
 use std::sync::Arc;
@@ -10,53 +12,117 @@ pub(crate) trait Pooled {
     fn block(&self) -> &Block;
 }
 
+impl Pooled for Block {
+    fn block(&self) -> &Block {
+        self
+    }
+}
+
 /// Memory that was taken off the lists. It goes back to the system when this is dropped, which
 /// must not be done under a lock.
 pub(crate) struct Trimmed<T> {
     _large: Vec<T>,
     _freed: Vec<T>,
     _blocks: Vec<Block>,
-    _segments: Vec<Arc<PoolSegment>>,
+    segments: Vec<Arc<PoolSegment>>,
 }
 
-impl<T: Pooled> Pool<T> {
+impl<T: Pooled + Send + 'static> Pool<T> {
     /// Takes free memory off the lists until `excess` bytes are taken: large segments, then those
     /// shared segments in which nothing is used. Returns the bytes that it took, too.
     pub(crate) fn trim(&self, excess: usize) -> (usize, Trimmed<T>) {
+        let mut large_bytes = 0;
+        let large = self.take_large(excess, &mut large_bytes);
+        let left = excess.saturating_sub(large_bytes);
+        let find = |classes: &[MutexGuard<'_, Class<T>>]| empty_segments(classes, false);
+        let (bytes, mut trimmed) = self.take_segments(left, find);
+        trimmed._large = large;
+        (large_bytes + bytes, trimmed)
+    }
+
+    /// Gives all free memory back to the system, and the pages of free blocks whose segments are in use.
+    pub(crate) fn release(&self) {
+        drop(self.trim(usize::MAX).1);
+        self.release_pages(true);
+    }
+
+    /// Gives free memory back, since the system has too little. Returns whether there was any.
+    #[cold]
+    pub(super) fn has_given_back(&self) -> bool {
+        let (bytes, trimmed) = self.trim(usize::MAX);
+        drop(trimmed);
+        bytes > 0
+    }
+
+    /// Takes segments in which nothing is used off the lists, out of those that `find` finds, until `excess` bytes
+    /// are taken. Returns the bytes that it took, too.
+    pub(super) fn take_segments(
+        &self,
+        excess: usize,
+        find: impl FnOnce(&[MutexGuard<'_, Class<T>>]) -> Vec<Arc<PoolSegment>>,
+    ) -> (usize, Trimmed<T>) {
         let mut taken = 0;
-        let large = self.take_large(excess, &mut taken);
         let mut trimmed = Trimmed {
-            _large: large,
+            _large: Vec::new(),
             _freed: Vec::new(),
             _blocks: Vec::new(),
-            _segments: Vec::new(),
+            segments: Vec::new(),
         };
-        if taken < excess {
-            // With all locks, in the order of the module, so that no block is taken meanwhile.
-            let mut classes: Vec<_> = self.classes.iter().map(Mutex::lock).collect();
-            let mut current = self.current.lock();
-            for segment in empty_segments(&classes) {
-                if taken >= excess {
-                    break;
-                }
-                taken += segment.memory.len();
-                segment.is_retired.store(true, Ordering::Relaxed);
-                current.take_if(|current| Arc::ptr_eq(&current.segment, &segment));
-                trimmed._segments.push(segment);
+        if excess == 0 {
+            return (taken, trimmed);
+        }
+        // With all locks, in the order of the module, so that no block is taken meanwhile.
+        let mut classes: Vec<_> = self.classes.iter().map(Mutex::lock).collect();
+        let mut current = self.current.lock();
+        for segment in find(&classes) {
+            if taken >= excess {
+                break;
             }
-            for class in &mut classes {
-                let is_retired = |block: &Block| block.segment.is_retired.load(Ordering::Relaxed);
-                let freed = class
-                    .freed
-                    .extract_if(.., |freed| is_retired(freed.block()));
-                trimmed._freed.extend(freed);
-                let blocks = class.blocks.extract_if(.., |block| is_retired(block));
-                trimmed._blocks.extend(blocks);
-                let span = &mut class.span;
-                span.take_if(|span| span.segment.is_retired.load(Ordering::Relaxed));
-            }
+            taken += segment.memory.len();
+            segment.is_retired.store(true, Ordering::Relaxed);
+            current.take_if(|current| Arc::ptr_eq(&current.segment, &segment));
+            trimmed.segments.push(segment);
+        }
+        if trimmed.segments.is_empty() {
+            return (taken, trimmed);
+        }
+        for class in &mut classes {
+            let is_retired = |block: &Block| block.segment.is_retired.load(Ordering::Relaxed);
+            let freed = class.freed.extract(|freed| is_retired(freed.block()));
+            trimmed._freed.extend(freed);
+            trimmed._blocks.extend(class.blocks.extract(is_retired));
+            let span = &mut class.span;
+            span.take_if(|span| span.segment.is_retired.load(Ordering::Relaxed));
         }
         (taken, trimmed)
+    }
+
+    /// Takes a segment of at least `least` bytes in which nothing is used, to be carved anew.
+    pub(super) fn take_empty(&self, least: usize) -> Option<Arc<PoolSegment>> {
+        let bytes = |class: &Mutex<Class<T>>| {
+            let class = class.lock();
+            class.freed.bytes() + class.blocks.bytes()
+        };
+        let free: usize = self.classes.iter().map(bytes).sum();
+        // A look at every free block takes long if there are many, so only if some have come.
+        let searched = self.searched.load(Ordering::Relaxed).min(free);
+        self.searched.store(searched, Ordering::Relaxed);
+        if free < least || free - searched < SEARCH_STEP_BYTES.min(least) {
+            return None;
+        }
+        let find = |classes: &[MutexGuard<'_, Class<T>>]| {
+            let mut found = empty_segments(classes, false);
+            found.retain(|segment| segment.memory.len() >= least);
+            found.truncate(1);
+            found
+        };
+        let (_, trimmed) = self.take_segments(usize::MAX, find);
+        let found = trimmed.segments.first().map(|segment| segment.anew());
+        // The former blocks end before new ones are at their addresses.
+        drop(trimmed);
+        let searched = if found.is_some() { 0 } else { free };
+        self.searched.store(searched, Ordering::Relaxed);
+        found
     }
 
     fn take_large(&self, excess: usize, taken: &mut usize) -> Vec<T> {
@@ -74,12 +140,18 @@ impl<T: Pooled> Pool<T> {
     }
 }
 
-/// Returns the segments all of whose blocks are on the lists.
-fn empty_segments<T: Pooled>(classes: &[MutexGuard<'_, Class<T>>]) -> Vec<Arc<PoolSegment>> {
+/// Returns the segments all of whose blocks are on the lists. `old`: and are old there.
+pub(super) fn empty_segments<T: Pooled>(
+    classes: &[MutexGuard<'_, Class<T>>],
+    old: bool,
+) -> Vec<Arc<PoolSegment>> {
+    fn items<T>(list: &FreeList<T>, old: bool) -> &[T] {
+        if old { list.old() } else { list.all() }
+    }
     let mut free: HashMap<*const PoolSegment, (usize, &Arc<PoolSegment>)> = HashMap::default();
     for class in classes {
-        let freed = class.freed.iter().map(Pooled::block);
-        for block in freed.chain(&class.blocks) {
+        let freed = items(&class.freed, old).iter().map(Pooled::block);
+        for block in freed.chain(items(&class.blocks, old)) {
             let segment = &block.segment;
             let (bytes, _) = free.entry(Arc::as_ptr(segment)).or_insert((0, segment));
             *bytes += block.class.size();

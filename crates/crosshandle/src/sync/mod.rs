@@ -99,20 +99,6 @@ impl Condvar {
         let (guard, result) = waited.unwrap_or_else(PoisonError::into_inner);
         (guard, result.timed_out())
     }
-}
-
-impl Condvar {
-    /// Waits for a notification, until `deadline` at most. May return without one.
-    pub(crate) fn wait_until<'a, T>(
-        &self,
-        guard: MutexGuard<'a, T>,
-        deadline: Deadline,
-    ) -> MutexGuard<'a, T> {
-        match deadline.remaining() {
-            None => self.wait(guard),
-            Some(left) => self.wait_timeout(guard, countable(left)).0,
-        }
-    }
 
     /// Waits as long as `condition` holds, until `deadline` at most; `true` beside the guard if that
     /// has passed and `condition` still holds.

@@ -29,6 +29,7 @@ pub struct AllocationOptions {
     pub(crate) kind: MemoryKind,
     pub(crate) align: usize,
     pub(crate) populate: bool,
+    pub(crate) overcommit: bool,
 }
 
 impl AllocationOptions {
@@ -39,6 +40,7 @@ impl AllocationOptions {
             kind: MemoryKind::Device,
             align: 64,
             populate: false,
+            overcommit: false,
         }
     }
 
@@ -54,11 +56,18 @@ impl AllocationOptions {
         self
     }
 
+    /// Sets whether the allocation may be larger than what the machine has left, as
+    /// [`ContextOptions::overcommit`](crate::ContextOptions::overcommit) does for all of a context's (default: no).
+    pub fn overcommit(mut self, overcommit: bool) -> Self {
+        self.overcommit = overcommit;
+        self
+    }
+
     /// Takes all memory at once (default: no).
     ///
     /// Host memory that is not taken at once is taken page by page when it is first touched, as
-    /// memory of other allocators is: the allocation succeeds although there may be less memory
-    /// than that, and the kernel ends processes when it runs out. With this option the allocation fails
+    /// memory of other allocators is: several allocations succeed although there may be less memory
+    /// than all of them have, and the kernel ends processes when it runs out. With this option the allocation fails
     /// instead, with [`Error::OutOfMemory`](crate::Error::OutOfMemory): what is missing is compared
     /// with what the machine has left and with the limits of the control groups that this process is
     /// in, and then taken. What other processes take afterwards can still end this one.

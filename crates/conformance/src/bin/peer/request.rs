@@ -25,7 +25,8 @@ impl CommandError {
 
 impl From<crosshandle::Error> for CommandError {
     fn from(error: crosshandle::Error) -> Self {
-        let shown = format!("{error:?}");
+        // Both are timeouts.
+        let shown = format!("{error:?}").replacen("NoAnswer", "TimedOut", 1);
         let end = shown.find(|c: char| !c.is_ascii_alphanumeric());
         Self {
             kind: shown[..end.unwrap_or(shown.len())].to_owned(),

@@ -1,6 +1,8 @@
 //! `crosshandle hold`, and the successor that it starts.
 
+use super::metrics::{self, Port};
 use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::input::token::ShownToken;
 use crate::output;
 use crate::output::log::{self, Level};
 use crate::settings::Settings;
@@ -9,6 +11,7 @@ use crosshandle::PeerPolicy;
 use crosshandle::holder::{self, Holder, LogLevel, ServeOptions, Status};
 use rustix::fs::FileType;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -60,24 +63,36 @@ pub(crate) struct Args {
     /// Say how the holder that runs is, and fail unless it has a successor which has everything
     #[arg(long, conflicts_with_all = ["stop", "no_successor"])]
     check: bool,
+    /// With `--check`: print the state as JSON
+    #[arg(long, requires = "check")]
+    json: bool,
+    /// Answer at this address of this host with metrics for Prometheus (/metrics), health (/healthz, /livez) and a page
+    /// for people (/). Whoever can reach the address can read the names
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["stop", "check", "upgrade"])]
+    metrics: Option<std::net::SocketAddr>,
+    /// With `--stop`: the token of names that need one
+    #[command(flatten)]
+    token: ShownToken,
 }
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct SuccessorArgs {
     #[arg(long, value_delimiter = ',')]
     users: Vec<u32>,
+    #[arg(long)]
+    metrics: Option<std::net::SocketAddr>,
     /// Where the program is installed: another one that is there by now runs in place of this one
     #[arg(long)]
     program: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let asked = settings.holder(None);
+    let asked = settings.holder(args.token.get()?.as_deref());
     if args.stop {
         return Ok(asked.stop()?);
     }
     if args.check {
-        return check(&asked);
+        return check(&asked, args.json);
     }
     if args.upgrade {
         return upgrade(&asked);
@@ -91,13 +106,18 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     }
     raise_limit_of_files();
     let mut options = serve_options(&args.users, settings)?;
+    let port = args.metrics.map(Port::bind).transpose()?;
+    let address = port.as_ref().map(Port::address).transpose()?;
     if !args.no_successor {
         options = options.successor(
             OWN_PROGRAM,
-            successor_arguments(&args.users, installed(), settings),
+            successor_arguments(&args.users, installed(), address, settings),
         );
     }
     holder::serve(options, || {
+        if let Some(port) = port {
+            port.serve(settings);
+        }
         settings.log("ready");
         notify_service_manager("READY=1");
         if args.detached {
@@ -121,6 +141,11 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
     let is_file = FileType::from_raw_mode(stderr.st_mode) == FileType::RegularFile;
     command
         .args(users_argument(&args.users))
+        .args(
+            args.metrics
+                .iter()
+                .flat_map(|address| ["--metrics".to_owned(), address.to_string()]),
+        )
         .args(settings.as_arguments())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -129,9 +154,8 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
             false => Stdio::piped(),
         });
     let mut holder = command.spawn().context("starting a holder")?;
-    if let Some(mut says) = holder.stderr.take() {
-        std::thread::spawn(move || io::copy(&mut says, &mut io::stderr()));
-    }
+    let says = (holder.stderr.take())
+        .map(|mut says| std::thread::spawn(move || io::copy(&mut says, &mut io::stderr())));
     let mut line = String::new();
     if let Some(stdout) = holder.stdout.take() {
         BufReader::new(stdout)
@@ -140,6 +164,8 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
     }
     if line.is_empty() {
         holder.wait().context("waiting for the holder")?;
+        // All that it said comes before the next line.
+        let _ = says.map(std::thread::JoinHandle::join);
         return Err(Failure::error("the holder has ended; it said why"));
     }
     let pid = holder.id();
@@ -161,7 +187,7 @@ fn raise_limit_of_files() {
 /// Runs the successor's part.
 pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     let program = args.program.clone();
-    let arguments = successor_arguments(&args.users, program.clone(), settings);
+    let arguments = successor_arguments(&args.users, program.clone(), args.metrics, settings);
     if let Some(program) = program.filter(|program| is_another(program)) {
         // Only if it cannot be run, this one goes on.
         let error = Command::new(&program).args(&arguments).exec();
@@ -171,6 +197,9 @@ pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     // The service manager knows its predecessor.
     let state = format!("MAINPID={}\nREADY=1", std::process::id());
     Ok(holder::serve_as_successor(options, || {
+        if let Some(address) = args.metrics {
+            metrics::take_over(address, settings);
+        }
         notify_service_manager(&state);
     })?)
 }
@@ -237,8 +266,47 @@ fn await_safe(holder: &Holder, is_it: impl Fn(&Status) -> bool) -> Result<Status
     }
 }
 
-fn check(holder: &Holder) -> Result<()> {
+/// What `hold --check --json` and `/healthz` say.
+#[derive(Serialize)]
+pub(super) struct Health<'a> {
+    is_safe: bool,
+    why_unsafe: Option<&'a str>,
+    process: u32,
+    successor: Option<u32>,
+    names: u64,
+    bytes: u64,
+    takeovers: u64,
+    lost_names: u64,
+}
+
+impl<'a> Health<'a> {
+    pub(super) fn of(status: &'a Status) -> Self {
+        Self {
+            is_safe: status.is_safe,
+            why_unsafe: status.why_unsafe.as_deref(),
+            process: status.pid,
+            successor: status.successor,
+            names: status.names,
+            bytes: status.bytes,
+            takeovers: status.takeovers,
+            lost_names: status.lost,
+        }
+    }
+}
+
+/// Returns why something could be lost.
+pub(super) fn why_unsafe(status: &Status) -> String {
+    let why = status.why_unsafe.as_deref();
+    let why = why.unwrap_or("the holder does not say why");
+    format!("what is held is not safe: {why}")
+}
+
+fn check(holder: &Holder, is_json: bool) -> Result<()> {
     let status = holder.status()?;
+    if is_json {
+        output::json(&Health::of(&status))?;
+        return checked(&status);
+    }
     let successor = match (status.successor, status.is_safe) {
         (Some(pid), true) => format!("process {pid} is the successor and has everything"),
         (Some(pid), false) => format!("process {pid} is the successor"),
@@ -257,15 +325,13 @@ fn check(holder: &Holder) -> Result<()> {
             ),
         }
     ))?;
+    checked(&status)
+}
+
+fn checked(status: &Status) -> Result<()> {
     match status.is_safe {
         true => Ok(()),
-        false => Err(Failure::error(format!(
-            "what is held is not safe: {}",
-            status
-                .why_unsafe
-                .as_deref()
-                .unwrap_or("the holder does not say why")
-        ))),
+        false => Err(Failure::error(why_unsafe(status))),
     }
 }
 
@@ -280,12 +346,16 @@ fn users_argument(users: &[u32]) -> Vec<OsString> {
 fn successor_arguments(
     users: &[u32],
     program: Option<PathBuf>,
+    metrics: Option<std::net::SocketAddr>,
     settings: &Settings,
 ) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["successor".into()];
     arguments.extend(users_argument(users));
     if let Some(program) = program {
         arguments.extend(["--program".into(), program.into()]);
+    }
+    if let Some(metrics) = metrics {
+        arguments.extend(["--metrics".into(), metrics.to_string().into()]);
     }
     arguments.extend(settings.as_arguments());
     arguments

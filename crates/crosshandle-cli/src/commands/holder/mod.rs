@@ -3,6 +3,7 @@
 mod fence;
 mod hold;
 mod load;
+mod metrics;
 mod names;
 
 pub(super) use fence::{AFTER_HELP as FENCE_AFTER_HELP, Args as FenceArgs, run as fence};

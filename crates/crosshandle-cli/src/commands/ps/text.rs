@@ -1,6 +1,8 @@
 //! Text of other processes, made fit for a terminal.
 
 use crate::output::clean;
+use crosshandle::report::ContextReport;
+use std::collections::BTreeSet;
 
 /// Most characters of a name that are shown. Longer ones would break the lines; half would cut real
 /// names.
@@ -33,6 +35,29 @@ pub(crate) fn object(kind: &str, number: u32, name: Option<&str>) -> String {
     }
 }
 
+/// What the names of a holder's contexts begin with; the number of an exporter follows.
+const HELD: &str = "held for ";
+
+/// Names that are shown of a context that holds several.
+const SHOWN_NAMES: usize = 3;
+
+/// Returns a context's name as people know it: a holder's has the names of what it holds in place of a number.
+pub(crate) fn context_name(context: &ContextReport) -> Option<String> {
+    let name = context.name.as_deref()?;
+    let memory = context.memory.iter();
+    let held = memory.filter_map(|memory| Some(memory.name.as_deref()?.rsplit_once('/')?.0));
+    let held: BTreeSet<_> = held.collect();
+    if !name.starts_with(HELD) || held.is_empty() {
+        return Some(name.to_owned());
+    }
+    let shown: Vec<_> = held.iter().take(SHOWN_NAMES).copied().collect();
+    let rest = match held.len() - shown.len() {
+        0 => String::new(),
+        rest => format!(" and {rest} more"),
+    };
+    Some(format!("held: {}{rest}", shown.join(", ")))
+}
+
 /// Returns a number and its noun: `1 event`, `2 events`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     match number {
@@ -44,6 +69,23 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_holders_context_has_the_names_of_what_it_holds() {
+        let mut context = ContextReport::default();
+        assert_eq!(context_name(&context), None);
+        context.name = Some("held for ffc5f4dcd63a9a13".into());
+        assert_eq!(context_name(&context), context.name);
+        for name in ["org/a/data", "org/a/state", "b/data", "c/data", "d/data"] {
+            let mut memory = crosshandle::report::MemoryReport::default();
+            memory.name = Some(name.into());
+            context.memory.push(memory);
+        }
+        let shown = context_name(&context);
+        assert_eq!(shown.as_deref(), Some("held: b, c, d and 1 more"));
+        context.name = Some("own".into());
+        assert_eq!(context_name(&context), context.name);
+    }
 
     #[test]
     fn terminals_obey_no_name() {

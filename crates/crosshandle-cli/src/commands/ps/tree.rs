@@ -1,7 +1,7 @@
 //! The list that people read: processes, their contexts, and what is in them.
 
 use super::silent::SilentExporter;
-use super::text::{clean, count, object, process};
+use super::text::{clean, context_name, count, object, process};
 use super::waits::{Wait, waits};
 use crate::failure::Result;
 use crate::output;
@@ -111,7 +111,7 @@ impl Tree<'_> {
         }
         lines.push(format!(
             "  {} on {}: {}",
-            object("context", context.number, context.name.as_deref()),
+            object("context", context.number, context_name(context).as_deref()),
             clean(&context.device),
             parts.join(", ")
         ));

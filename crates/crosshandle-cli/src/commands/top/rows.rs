@@ -2,7 +2,7 @@
 
 use super::keys::{List, State};
 use super::sample::Samples;
-use crate::commands::ps::text::{clean, object, process};
+use crate::commands::ps::text::{clean, context_name, object, process};
 use crate::commands::ps::waits::{Wait, waits};
 use crate::output::clean;
 use crate::units::{age, bytes};
@@ -178,7 +178,10 @@ impl Table<'_> {
         let cells = vec![
             Cell::count(report.pid as usize),
             Cell::text(clean(&report.program)),
-            Cell::text(name_or_number(context.number, context.name.as_deref())),
+            Cell::text(name_or_number(
+                context.number,
+                context_name(context).as_deref(),
+            )),
             Cell::text(clean(&context.device)),
             Cell::bytes(totals.memory_bytes),
             Cell::count((totals.memory + totals.events) as usize),

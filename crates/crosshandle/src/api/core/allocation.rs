@@ -69,7 +69,7 @@ impl Allocation {
         core.exporter().reclaim();
         let block = match pool.take_block(class) {
             Some(block) => block,
-            None => pool.carve(class)?,
+            None => pool.carve(class, options.overcommit)?,
         };
         let start = block.segment.memory.start().offset(block.offset);
         let allocation = Arc::new(Self {

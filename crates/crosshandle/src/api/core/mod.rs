@@ -291,7 +291,9 @@ impl ContextCore {
     pub(crate) fn trim(&self) {
         self.exporter.reclaim_all();
         self.imports.drop_hung_up();
-        drop(trim(&self.pools, usize::MAX));
+        for pool in &self.pools {
+            pool.release();
+        }
     }
 
     /// Empties the pools and ends what runs for the context; objects that are left stay usable.
@@ -312,7 +314,7 @@ fn new_pools(
 ) -> Pools {
     KINDS.map(|kind| {
         let (backend, numbers) = (Arc::clone(backend), Arc::clone(segment_numbers));
-        Arc::new(Pool::new(backend, kind, options, usage.clone(), numbers))
+        Pool::new(backend, kind, options, usage.clone(), numbers)
     })
 }
 

@@ -16,6 +16,7 @@ pub struct ContextOptions {
     name: Option<String>,
     pooling: bool,
     huge_pages: bool,
+    overcommit: bool,
     socket_dir: Option<PathBuf>,
     peers: PeerPolicy,
     exchange_timeout: Duration,
@@ -34,6 +35,7 @@ impl ContextOptions {
             name: None,
             pooling: true,
             huge_pages: true,
+            overcommit: false,
             socket_dir: None,
             peers: PeerPolicy::SameUser,
             exchange_timeout: Duration::from_secs(10),
@@ -61,6 +63,18 @@ impl ContextOptions {
     /// chooses the pages of its own memory itself.
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Sets whether one allocation may be larger than what the machine has left (default: no).
+    ///
+    /// Host memory is taken page by page when it is touched, so an allocation could succeed that can never be
+    /// used. By default, one of 32 MiB and more is compared with the memory that is available, including what the
+    /// kernel can give up at once and the free swap space, and with the limits of this process's control groups. It
+    /// fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) if it is larger. Earlier allocations count as far as
+    /// they were touched. Choose this for sparse memory, most of which is never touched.
+    pub fn overcommit(mut self, overcommit: bool) -> Self {
+        self.overcommit = overcommit;
         self
     }
 
@@ -101,7 +115,10 @@ impl ContextOptions {
     }
 
     pub(super) fn pool(&self) -> PoolOptions {
-        PoolOptions::new(self.pooling, self.huge_pages)
+        PoolOptions {
+            overcommit: self.overcommit,
+            ..PoolOptions::new(self.pooling, self.huge_pages)
+        }
     }
 
     pub(super) fn into_origin(self) -> Origin {

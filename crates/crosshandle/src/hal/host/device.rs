@@ -125,6 +125,10 @@ impl BackendContext for HostContext {
         info::is_host(device)
     }
 
+    fn takes_memory_late(&self) -> bool {
+        true
+    }
+
     fn create_segment(&self, _kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
         Ok(Arc::new(HostSegment::create(len)?))
     }

@@ -162,6 +162,17 @@ impl Segment for HostSegment {
         }
     }
 
+    fn give_back(&self, offset: usize, len: usize) {
+        let start = offset.next_multiple_of(page_size());
+        let end = offset + len - (offset + len) % page_size();
+        if let Some(file) = self.file.as_ref().filter(|_| start < end) {
+            let (start, len) = (start as u64, (end - start) as u64);
+            if let Err(error) = memfd::give_back(file.writable.as_fd(), start, len) {
+                tracing::debug!(%error, "the system does not take free memory back");
+            }
+        }
+    }
+
     fn make_present(&self, offset: usize, len: usize) -> Result<()> {
         let start = offset - offset % page_size();
         let end = (offset + len).next_multiple_of(page_size()).min(self.len());

@@ -13,11 +13,13 @@ use crate::ipc::liveness::LivenessLocks;
 use crate::ipc::record::Credential;
 use crate::ipc::tuning::RECONNECT_INTERVAL;
 use crate::observe;
+use crate::os::socket::interrupt;
 use crate::os::{process, sleepers};
 use crate::sync::{Condvar, HashMap, Mutex, Turn};
 use crate::threads::disposer::PeerStream;
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, watch};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
@@ -88,12 +90,28 @@ impl Attachment {
                     }
                 }
             }
-            if deadline.get().is_over() {
-                return Err(Error::TimedOut(
-                    "waiting for another open of the same exporter",
-                ));
+            let is_made = |attachments: &mut Attachments| {
+                let entry = attachments.get(&context);
+                entry.is_some_and(|entry| entry.as_ref().is_none_or(|of| of.strong_count() == 0))
+            };
+            let waited;
+            (attachments, waited) =
+                interrupt::wait_while(&CHANGED, attachments, deadline.get(), is_made);
+            match waited {
+                Ok(()) => {}
+                Err(Errno::TIMEDOUT) => {
+                    return Err(Error::NoAnswer {
+                        doing: "waiting for another open of the same exporter,",
+                        pid: fields.pid,
+                        program: String::new(),
+                    });
+                }
+                Err(errno) => {
+                    return Err(Error::os("waiting for another open of the same exporter")(
+                        errno,
+                    ));
+                }
             }
-            attachments = CHANGED.wait_until(attachments, deadline.get());
         }
         attachments.insert(context, None);
         drop(attachments);

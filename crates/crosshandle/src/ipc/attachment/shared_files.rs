@@ -7,6 +7,7 @@ use crate::ipc::broker::protocol::{Reply, Request};
 use crate::ipc::chunks::{CatalogChunk, LedgerChunk, capacity, place_of};
 use crate::ipc::event_arena::EventArena;
 use crate::ipc::record::Credential;
+use crate::os::socket::interrupt;
 use crate::sync::TurnGuard;
 use std::sync::Arc;
 
@@ -63,9 +64,17 @@ impl Attachment {
 
     /// Waits until no other thread fetches what all share.
     fn take_turn(&self, deadline: &OpenDeadline) -> Result<TurnGuard<'_>> {
-        self.fetching.take(deadline.get()).ok_or(Error::TimedOut(
-            "waiting for an earlier question to the exporter",
-        ))
+        const DOING: &str = "waiting for an earlier question to the exporter";
+        let end = interrupt::deadline(deadline.get());
+        loop {
+            if let Some(turn) = self.fetching.take(interrupt::step(end)) {
+                return Ok(turn);
+            }
+            if end.is_over() {
+                return Err(Error::TimedOut(DOING));
+            }
+            interrupt::check().map_err(Error::os(DOING))?;
+        }
     }
 
     fn fetch_arena(

@@ -74,6 +74,11 @@ pub(crate) fn directories(chosen: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
+/// Returns whether the environment names the socket directory.
+pub(super) fn is_set_by_environment() -> bool {
+    std::env::var_os(SOCKET_DIR_VARIABLE).is_some_and(|path| !path.is_empty())
+}
+
 /// Returns the socket directories of this process, best first, unless
 /// [`ContextOptions::socket_dir`](crate::ContextOptions::socket_dir) names one. Exporters listen in
 /// the first one; importers look in all. They may not exist yet.

@@ -1,5 +1,6 @@
 //! The deadline of one open.
 
+use crate::os::socket::interrupt;
 use crate::sync::Deadline;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ impl OpenDeadline {
     /// Returns the deadline, and starts its time at the first call.
     pub(crate) fn get(&self) -> Deadline {
         self.end.get().unwrap_or_else(|| {
-            let end = Deadline::after(self.timeout);
+            let end = interrupt::deadline(Deadline::after(self.timeout));
             self.end.set(Some(end));
             end
         })

@@ -7,83 +7,223 @@ use super::published;
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
-use crate::ipc::tuning::MAX_ACCEPTS;
+use crate::ipc::tuning::{MAX_ACCEPTS, RESTORE_DELAY};
 use crate::observe::{self, Limit, Reason};
 use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockKind;
 use crate::os::socket::Guard;
 use crate::os::{process, socket};
 use crate::sync::Mutex;
+use crate::threads::background;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::Instant;
 
 /// This process's socket in one directory. Closed and removed when its last user drops it.
+///
+/// Somebody else may remove the socket or the directory: `logind` does at the end of a session, and cleaners of
+/// directories for temporary files do. The broker then listens again under the same name. It is told by
+/// inotify, if the system has an instance left, and looks whenever something is exported.
 pub(crate) struct Broker {
-    _watch: Watch,
-    directory: SocketDirectory,
-    /// The socket's name in it.
+    place: Mutex<Listening>,
+    /// The directory that the program chose; `None` for the default one, which is made again if it is removed.
+    chosen: Option<PathBuf>,
+    /// Whether other users are admitted.
+    is_shared: AtomicBool,
+    /// The socket's name.
     name: String,
-    cell: Arc<BrokerCell>,
-    /// Tells other exporters that this one lives. Dropped after the socket has been removed.
-    liveness: Option<LivenessLock>,
 }
 
-/// The broker of one directory. Locked while it is set up or removed, so that one process has one.
+/// Where a broker listens. Dropped in this order.
+struct Listening {
+    _listening: Watch,
+    _removal: Option<Watch>,
+    directory: SocketDirectory,
+    cell: Arc<BrokerCell>,
+    /// The file that the socket's name is of.
+    file: Option<(u64, u64)>,
+    /// Tells other exporters that this one lives. Dropped after the socket has been removed.
+    liveness: Option<LivenessLock>,
+    /// Another broker of this process, which was there first when the directory was made again.
+    other: Option<Arc<Broker>>,
+}
+
+/// The broker of one directory. Locked while it is set up or removed, so that one process has one. No lock on a
+/// [`Listening`] is taken under this one.
 type BrokerCell = Mutex<Weak<Broker>>;
 
 /// The directories that this process listens in, or is about to.
 static BROKERS: Mutex<BTreeMap<DirectoryId, Arc<BrokerCell>>> = Mutex::new(BTreeMap::new());
 
+fn cell_of(id: DirectoryId) -> Arc<BrokerCell> {
+    Arc::clone(BROKERS.lock().entry(id).or_default())
+}
+
 impl Broker {
-    /// Starts to answer importers in the directory at `path`.
-    pub(crate) fn listen(path: &Path, policy: &PeerPolicy) -> Result<Arc<Self>> {
+    /// Starts to answer importers in a directory: the one that the program chose, or the default one.
+    pub(crate) fn listen(chosen: Option<&Path>, policy: &PeerPolicy) -> Result<Arc<Self>> {
         let shared = *policy != PeerPolicy::SameUser;
         // Before one looks for a broker, since two paths may lead to one directory.
-        let directory = SocketDirectory::open(path, shared)?;
+        let directory = SocketDirectory::open(&address::directories(chosen)[0], shared)?;
         let id = directory.id();
-        let cell = Arc::clone(BROKERS.lock().entry(id).or_default());
+        let cell = cell_of(id);
         let mut listening = cell.lock();
         if let Some(broker) = listening.upgrade() {
             // First, since dropping the last broker takes the lock.
             drop(listening);
+            broker.ensure()?;
             if shared {
-                let has_lock = broker.liveness.is_some();
-                open_to(&broker.directory, &broker.name, true, has_lock)?;
+                broker.open_to_others()?;
             }
             return Ok(broker);
         }
-        let created = Self::create(directory, shared, &cell);
+        let created = Listening::new(directory, shared, &cell, None).map(|place| {
+            Arc::new(Self {
+                place: Mutex::new(place),
+                chosen: chosen.map(Path::to_owned),
+                is_shared: AtomicBool::new(shared),
+                name: place_name(),
+            })
+        });
         if let Ok(broker) = &created {
             *listening = Arc::downgrade(broker);
         }
         drop(listening);
         match &created {
-            Ok(broker) => sweep::remove_dead_sockets(&broker.directory),
+            Ok(broker) => {
+                let mut place = broker.place.lock();
+                place.watch(broker);
+                sweep::remove_dead_sockets(&place.directory);
+            }
             Err(_) => forget_unused(id, &cell),
         }
         created
     }
 
-    fn create(
+    /// Lets other users connect, too.
+    fn open_to_others(&self) -> Result<()> {
+        self.is_shared.store(true, Ordering::Relaxed);
+        let place = self.place.lock();
+        match place.other.clone() {
+            Some(other) => {
+                drop(place);
+                other.open_to_others()
+            }
+            None => open_to(&place.directory, &self.name, true, place.liveness.is_some()),
+        }
+    }
+
+    /// Makes sure that importers find the socket, before something is exported.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen), if the socket was removed.
+    #[inline]
+    pub(crate) fn ensure(self: &Arc<Self>) -> Result<()> {
+        let place = self.place.lock();
+        if place.other.is_none() && place.has_name(&self.name) {
+            return Ok(());
+        }
+        drop(place);
+        self.restore(true)
+    }
+
+    /// Listens again if the socket or its directory was removed. `makes`: makes a directory that the program chose
+    /// again, too; it may be gone because it is not wanted any more.
+    #[cold]
+    fn restore(self: &Arc<Self>, makes: bool) -> Result<()> {
+        if process::is_forked() {
+            return Ok(());
+        }
+        let mut place = self.place.lock();
+        if let Some(other) = place.other.clone() {
+            drop(place);
+            return other.restore(makes);
+        }
+        let path = address::directories(self.chosen.as_deref()).swap_remove(0);
+        let found = SocketDirectory::existing(&path).ok().flatten();
+        let is_same = found.as_ref().map(SocketDirectory::id) == Some(place.directory.id());
+        if place.has_name(&self.name) && is_same {
+            return Ok(());
+        }
+        if found.is_none() && self.chosen_by_program() && !makes {
+            return Ok(());
+        }
+        let shared = self.is_shared.load(Ordering::Relaxed);
+        let directory = SocketDirectory::open(&path, shared)?;
+        let id = directory.id();
+        let cell = cell_of(id);
+        let mut listening = cell.lock();
+        let other = listening.upgrade();
+        if let Some(other) = other.filter(|other| !Arc::ptr_eq(other, self)) {
+            drop(listening);
+            // Nobody finds this one any more, so none waits for another in a circle.
+            *place.cell.lock() = Weak::new();
+            place.other = Some(other);
+            return Ok(());
+        }
+        let before = (place.directory.id(), Arc::clone(&place.cell));
+        let liveness = match before.0 == id {
+            true => place.liveness.take(),
+            false => None,
+        };
+        let made = Listening::new(directory, shared, &cell, liveness);
+        if made.is_ok() {
+            *listening = Arc::downgrade(self);
+        }
+        drop(listening);
+        let made = made.inspect_err(|_| forget_unused(id, &cell))?;
+        tracing::info!(path = %path.display(), "the socket was removed, and is there again");
+        let former = std::mem::replace(&mut *place, made);
+        place.watch(self);
+        drop(place);
+        // Without the lock, like all that has threads or other brokers behind it.
+        drop((former, cell));
+        if before.0 != id {
+            forget_unused(before.0, &before.1);
+        }
+        Ok(())
+    }
+
+    fn chosen_by_program(&self) -> bool {
+        self.chosen.is_some() || address::is_set_by_environment()
+    }
+}
+
+/// Returns the name of this process's socket. The process has its number by then.
+fn place_name() -> String {
+    address::exporter_id().map_or(String::new(), address::socket_name)
+}
+
+impl Listening {
+    /// Listens in a directory. `liveness`: the lock that this process has there already.
+    fn new(
         directory: SocketDirectory,
         shared: bool,
         cell: &Arc<BrokerCell>,
-    ) -> Result<Arc<Self>> {
+        liveness: Option<LivenessLock>,
+    ) -> Result<Self> {
         let exporter = address::exporter_id()?;
         // Before there is a socket, so that no exporter takes it for a dead one.
-        let liveness = lock_liveness(&directory, exporter)?;
+        let liveness = match liveness {
+            Some(held) => Some(held),
+            None => lock_liveness(&directory, exporter)?,
+        };
         let name = address::socket_name(exporter);
         // Named only once it listens: a socket that refuses connections is a dead one.
         let unnamed = address::unnamed_name(exporter);
         let _ = directory.remove(&unnamed);
         let listening = socket::listen(&directory.path_of(&unnamed));
         let (listener, guard) = listening.map_err(Error::os("listening for importers"))?;
+        let file = directory.file_id(&unnamed);
         let named = check_place(&directory, &unnamed)
             .and_then(|()| open_to(&directory, &unnamed, shared, liveness.is_some()))
             .and_then(|()| {
@@ -103,13 +243,87 @@ impl Broker {
         let watch = watch(Arc::new(listener)).inspect_err(|_| {
             let _ = directory.remove(&name);
         })?;
-        Ok(Arc::new(Self {
-            _watch: watch,
+        Ok(Self {
+            _listening: watch,
+            _removal: None,
             directory,
-            name,
             cell: Arc::clone(cell),
+            file,
             liveness,
+            other: None,
+        })
+    }
+
+    /// Has the broker told when the socket or the directory is removed, if the system can.
+    fn watch(&mut self, broker: &Arc<Broker>) {
+        let removal = Removal::watch(&self.directory, &broker.name, Arc::downgrade(broker));
+        self._removal = removal
+            .inspect_err(|error| {
+                tracing::debug!(%error, "a removed socket is noticed at the next export only");
+            })
+            .ok();
+        // It may have been removed before.
+        if !self.has_name(&broker.name) {
+            let broker = Arc::clone(broker);
+            background::run(move || drop(broker.restore(false)));
+        }
+    }
+
+    /// Returns whether the socket has its name in the directory, wherever that is now.
+    fn has_name(&self, name: &str) -> bool {
+        self.file.is_some() && self.directory.file_id(name) == self.file
+    }
+}
+
+/// Notices that a socket or its directory is removed or renamed.
+struct Removal {
+    inotify: KeptFromChildren,
+    broker: Weak<Broker>,
+}
+
+impl Removal {
+    fn watch(directory: &SocketDirectory, name: &str, broker: Weak<Broker>) -> Result<Watch> {
+        let failed = Error::os("watching the socket directory");
+        let inotify =
+            inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(&failed)?;
+        let gone = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+        // The file's own changes, and not those in the directory, where other exporters come and go. Its attributes
+        // have the number of its names.
+        let file = gone | WatchFlags::ATTRIB | WatchFlags::DONT_FOLLOW;
+        inotify::add_watch(&inotify, directory.path_of(name), file).map_err(&failed)?;
+        inotify::add_watch(&inotify, directory.path_of(""), gone | WatchFlags::ONLYDIR)
+            .map_err(&failed)?;
+        watch(Arc::new(Self {
+            inotify: KeptFromChildren::new(inotify),
+            broker,
         }))
+    }
+}
+
+impl Source for Removal {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
+    fn wants_messages(&self) -> bool {
+        true
+    }
+
+    fn ready(&self, _: Registration) -> Next {
+        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
+        // All of them: what counts is what is there now.
+        while events.next().is_ok() {}
+        let broker = Weak::clone(&self.broker);
+        // Looking into a directory may block, and so may dropping the last broker.
+        background::run(move || {
+            thread::sleep(RESTORE_DELAY);
+            let restored = broker.upgrade().map(|broker| broker.restore(false));
+            if let Some(Err(error)) = restored {
+                tracing::warn!(%error, "importers cannot connect any more");
+            }
+        });
+        Next::Continue
     }
 }
 
@@ -118,13 +332,14 @@ impl Drop for Broker {
         if process::is_forked() {
             return;
         }
+        let place = self.place.lock();
         // Another thread may be listening there again; then the name is that broker's.
-        let listening = self.cell.lock();
-        if listening.strong_count() == 0 {
-            let _ = self.directory.remove(&self.name);
+        let listening = place.cell.lock();
+        if listening.strong_count() == 0 && place.other.is_none() && place.has_name(&self.name) {
+            let _ = place.directory.remove(&self.name);
         }
         drop(listening);
-        forget_unused(self.directory.id(), &self.cell);
+        forget_unused(place.directory.id(), &place.cell);
     }
 }
 

@@ -10,7 +10,7 @@ mod tests;
 
 pub(crate) use hand_over::HeldMemory;
 
-use super::broker::{self, Broker, Exports, FetchedHandle, PeerPolicy, address};
+use super::broker::{self, Broker, Exports, FetchedHandle, PeerPolicy};
 use super::chunks::{Catalog, Ledger, MAX_RECORDS, seal};
 use super::deferred_reclaim;
 use super::describe::{Counts, Label};
@@ -149,15 +149,14 @@ impl Exporter {
             // What it would write is the parent's: the socket's name, and the catalog.
             return Err(Error::forked());
         }
-        if self.broker.get().is_some() {
-            return Ok(());
+        if let Some(broker) = self.broker.get() {
+            return broker.ensure();
         }
         // The first chunk describes the processes, whatever is exported.
         self.catalog.ensure(0)?;
         self.catalog
             .set_peer(Owner::EXPORTER, process::pid(), &process::program());
-        let directories = address::directories(self.directory.as_deref());
-        let broker = Broker::listen(&directories[0], &self.policy)?;
+        let broker = Broker::listen(self.directory.as_deref(), &self.policy)?;
         let this: Weak<dyn Exports> = self.this.clone();
         broker::publish(self.number, self.policy.clone(), this);
         // A thread that was faster has set the same broker.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ipc::broker::address;
 use crate::ipc::broker::protocol::PieceSpan;
 use crate::ipc::broker::{Answer, Dialogue};
 use crate::ipc::records::{Piece, PieceSet, PiecedMemory};
@@ -352,4 +353,59 @@ fn what_was_loaned_outlives_its_context_until_it_is_closed() {
     assert_eq!(Arc::strong_count(&owner), 1, "none is open");
     drop(exporter);
     let _ = std::fs::remove_dir(&directory);
+}
+
+/// Waits until a condition holds.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_removed_socket_is_there_again() {
+    let (exporter, directory) = exporter();
+    let first = event(&exporter, None);
+    let socket = directory.join(format!("{:016x}.sock", address::exporter_id().unwrap()));
+    for _ in 0..3 {
+        // Without an export, if the system can tell.
+        std::fs::remove_file(&socket).unwrap();
+        until("the socket is made again", || socket.exists());
+        drop(attach(&exporter, &directory, first).unwrap());
+        // With one.
+        std::fs::remove_file(&socket).unwrap();
+        let next = event(&exporter, None);
+        drop(attach(&exporter, &directory, next).unwrap());
+    }
+    // Another file has the name.
+    std::fs::rename(&socket, directory.join("elsewhere")).unwrap();
+    until("the socket is made again", || socket.exists());
+    drop(attach(&exporter, &directory, first).unwrap());
+    // A directory that the program chose is made again only for another export.
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!directory.exists());
+    let next = event(&exporter, None);
+    drop(attach(&exporter, &directory, next).unwrap());
+    let other = Exporter::new(
+        Label::default(),
+        PeerPolicy::default(),
+        Some(directory.clone()),
+        false,
+    );
+    let other = other.unwrap();
+    other.go_public().unwrap();
+    let (next, own) = (event(&other, None), event(&exporter, None));
+    // In two steps, so that each of two brokers could make the directory.
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    let _ = event(&exporter, None);
+    let _ = event(&other, None);
+    drop(attach(&other, &directory, next).unwrap());
+    drop(attach(&exporter, &directory, own).unwrap());
+    drop((exporter, other));
+    assert!(!socket.exists());
+    std::fs::remove_dir_all(&directory).unwrap();
 }

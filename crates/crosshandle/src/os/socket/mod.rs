@@ -13,6 +13,7 @@
 //!   duplicates is up to their type, the `D` of [`receive_until`].
 //! - A socket whose queue may not be empty ([`end`]) is not closed on a thread that others need.
 
+pub(crate) mod interrupt;
 mod messages;
 #[cfg(test)]
 mod tests;
@@ -110,18 +111,19 @@ pub(crate) fn connect(path: &Path, deadline: Deadline) -> Result<OwnedFd, Errno>
 
 fn connect_to(stream: &OwnedFd, path: &Path, deadline: Deadline) -> Result<(), Errno> {
     let address = SocketAddrUnix::new(path)?;
+    let deadline = interrupt::deadline(deadline);
     loop {
-        if let Some(left) = left(deadline) {
+        let step = interrupt::step(deadline);
+        if let Some(left) = left(step) {
             // Zero is not a timeout.
             let left = left.max(Duration::from_micros(1));
             net::sockopt::set_socket_timeout(stream, net::sockopt::Timeout::Send, Some(left))?;
         }
         match net::connect(stream, &address) {
-            Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
-            Err(Errno::INTR) if deadline.is_over() => {
+            Err(Errno::AGAIN | Errno::INTR) if deadline.is_over() => {
                 return Err(Errno::TIMEDOUT);
             }
-            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::INTR) => interrupt::check()?,
             result => return result,
         }
     }
@@ -221,14 +223,16 @@ pub(crate) fn wait_until(
     what: PollFlags,
     deadline: Deadline,
 ) -> Result<(), Errno> {
+    let deadline = interrupt::deadline(deadline);
     loop {
-        let left = left(deadline);
+        let left = left(interrupt::step(deadline));
         let limit: Option<Timespec> = left.and_then(|left| left.try_into().ok());
         match poll(&mut [PollFd::new(&stream, what)], limit.as_ref()) {
-            Ok(0) if left.is_some_and(|left| left < MAX_SOCKET_TIMEOUT) => {
+            // Whoever only looks is not asked.
+            Ok(0) if left.is_some_and(|left| left.is_zero()) || deadline.is_over() => {
                 return Err(Errno::TIMEDOUT);
             }
-            Ok(0) | Err(Errno::INTR) => {}
+            Ok(0) | Err(Errno::INTR) => interrupt::check()?,
             Ok(_) => return Ok(()),
             Err(error) => return Err(error),
         }

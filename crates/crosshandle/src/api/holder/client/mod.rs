@@ -451,9 +451,10 @@ impl Holder {
             return Err(Error::invalid("the names, tokens and labels are too long"));
         }
         let mut attempts = 0;
+        let mut holder = 0;
         let mut pause = Pause::new(RECONNECT_INTERVAL, MAX_RETRY_INTERVAL);
         loop {
-            match self.ask_once(&bytes, deadline) {
+            match self.ask_once(&bytes, deadline, &mut holder) {
                 Err(Errno::PIPE | Errno::CONNRESET) if attempts < MAX_RECONNECTS => {
                     attempts += 1;
                     pause.wait(deadline);
@@ -464,7 +465,14 @@ impl Holder {
                     ..
                 }) if !deadline.is_over() => pause.wait(deadline),
                 Err(Errno::TIMEDOUT) => {
-                    return Err(Error::TimedOut("waiting for the holder's answer"));
+                    return Err(match holder {
+                        0 => Error::TimedOut("waiting for the holder's answer"),
+                        pid => Error::NoAnswer {
+                            doing: "waiting for the answer of the holder,",
+                            pid,
+                            program: process::program_of(pid),
+                        },
+                    });
                 }
                 Err(Errno::NOENT) => return Err(self.no_holder()),
                 Err(Errno::PERM) => {
@@ -483,9 +491,17 @@ impl Holder {
         }
     }
 
-    fn ask_once(&self, request: &[u8], deadline: Deadline) -> Result<Answer, Errno> {
+    /// Asks once. `holder` is set to the holder's process id, if it has one in this process's namespace.
+    fn ask_once(
+        &self,
+        request: &[u8],
+        deadline: Deadline,
+        holder: &mut u32,
+    ) -> Result<Answer, Errno> {
         let stream = PeerStream::new(self.connect(deadline)?, Guard::Look, ());
-        if !self.peers.admits(socket::peer(&stream)?.uid) {
+        let peer = socket::peer(&stream)?;
+        *holder = peer.pid;
+        if !self.peers.admits(peer.uid) {
             return Err(Errno::PERM);
         }
         match socket::send(&stream, request, &[]) {

@@ -175,7 +175,7 @@ impl Server {
         let listener = HeldListener::serve(copy(&importers)?)?;
         let guard = socket::refuse_descriptors(&programs);
         set_nonblocking(&programs)?;
-        let broker = Broker::listen(&path, &terms.policy);
+        let broker = Broker::listen(Some(&path), &terms.policy);
         if let Err(error) = &broker {
             let why = format!("`crosshandle ps` does not show this holder: {error}");
             (terms.log)(LogLevel::Warning, &why);

@@ -41,6 +41,35 @@ pub(super) struct SuccessorCommand {
     pub(super) arguments: Vec<OsString>,
 }
 
+/// A path in JSON: a text, or its bytes if they are none.
+mod any_path {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(PathBuf),
+        Bytes(Vec<u8>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        match path.to_str() {
+            Some(text) => text.serialize(to),
+            None => path.as_os_str().as_bytes().serialize(to),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(match Written::deserialize(from)? {
+            Written::Text(path) => path,
+            Written::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        })
+    }
+}
+
 /// The version of these messages. In version 1 holders told neither their version nor what is lost, and never
 /// asked whether their successor is there.
 #[cfg(not(test))]
@@ -64,6 +93,7 @@ pub(super) fn version() -> u32 {
 pub(super) enum Change {
     /// The first message.
     Begin {
+        #[serde(with = "any_path")]
         directory: PathBuf,
         /// Whether the socket of programs belongs to a service manager.
         is_given: bool,

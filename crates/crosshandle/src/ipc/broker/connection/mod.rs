@@ -12,6 +12,8 @@ use crate::ipc::broker::protocol::{
 };
 use crate::ipc::broker::sweep;
 use crate::ipc::tuning::{ANSWER_SPIN, DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
+use crate::os::process;
+use crate::os::socket::interrupt;
 use crate::os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received};
 use crate::sync::{Condvar, Deadline, Mutex};
 use crate::threads::disposer::{PeerDescriptor, PeerStream, dispose};
@@ -167,7 +169,14 @@ impl Connection {
                     denied = Some(directory);
                     continue;
                 }
-                Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
+                Err(Errno::TIMEDOUT) => {
+                    // Not connected, so only the handle says who it is.
+                    return Err(Error::NoAnswer {
+                        doing: "connecting to the exporter,",
+                        pid,
+                        program: String::new(),
+                    });
+                }
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
             let stream = PeerStream::new(stream, Guard::Look, ());
@@ -312,18 +321,21 @@ impl Connection {
         let is_not_next = |questions: &mut Questions| {
             questions.is_busy || questions.waiting.front() != Some(&place)
         };
-        let is_late;
-        (questions, is_late) =
-            self.question_over
-                .wait_until_while(questions, deadline.get(), is_not_next);
+        let end = deadline.get();
+        let waited;
+        (questions, waited) =
+            interrupt::wait_while(&self.question_over, questions, end, is_not_next);
         questions.waiting.retain(|other| *other != place);
-        if is_late {
+        if let Err(errno) = waited {
             drop(questions);
             // Whoever is next now may have been told before.
             self.question_over.notify_all();
-            return Err(Error::TimedOut(
-                "waiting for an earlier question to the exporter",
-            ));
+            return Err(match errno {
+                Errno::TIMEDOUT => {
+                    self.no_answer("waiting for an earlier question to the exporter,")
+                }
+                errno => Error::os("waiting for an earlier question to the exporter")(errno),
+            });
         }
         questions.is_busy = true;
         let serial = questions.next();
@@ -338,6 +350,20 @@ impl Connection {
     /// Returns whether other threads wait to ask.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.questions.lock().waiting.is_empty()
+    }
+
+    /// Makes the error for an exporter that does not answer in time.
+    fn no_answer(&self, doing: &'static str) -> Error {
+        let (pid, program) = match self.peer_pid {
+            // It has no number here, so nothing shows its program.
+            0 => (self.pid, String::new()),
+            pid => (pid, process::program_of(pid)),
+        };
+        Error::NoAnswer {
+            doing,
+            pid,
+            program,
+        }
     }
 
     fn gone(&self) -> Error {
@@ -405,7 +431,7 @@ impl Connection {
         let mut was_reset = false;
         let mut buffer = [0; MAX_REPLY_MESSAGE];
         loop {
-            let late = Error::TimedOut("waiting for the exporter's answer");
+            let late = || self.no_answer("waiting for the answer of the exporter,");
             // Also of late answers to questions that were given up, which may come with many.
             let mut receive =
                 |slice| socket::receive_until(&self.stream, &mut buffer, MAX_DESCRIPTORS, slice);
@@ -421,7 +447,7 @@ impl Connection {
                 Ok(Received::HungUp) => return Err(self.gone().into()),
                 // For good, so no other connection would do.
                 Err(Errno::OWNERDEAD) => return Err(Error::ExporterGone { pid: self.pid }.into()),
-                Err(Errno::TIMEDOUT) => return Err(late.into()),
+                Err(Errno::TIMEDOUT) => return Err(late().into()),
                 // It has not read the question, but its last words are still there to be read.
                 Err(Errno::CONNRESET) if !was_reset => {
                     was_reset = true;
@@ -450,7 +476,7 @@ impl Connection {
                 Ok(_) if !deadline.is_over() => {
                     has_dropped = true;
                 }
-                Ok(_) => return Err(late.into()),
+                Ok(_) => return Err(late().into()),
                 Err(BadMessage::Version) => {
                     return Err(Error::Protocol("it is of another version").into());
                 }
@@ -542,6 +568,8 @@ fn wait<R>(
     exporter: Option<u64>,
     mut attempt: impl FnMut(Deadline) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
+    // Each attempt obeys it too.
+    let deadline = interrupt::deadline(deadline);
     loop {
         let slice = deadline.min(Deadline::after(EXPORTER_LOOK_INTERVAL));
         let is_last = slice == deadline;

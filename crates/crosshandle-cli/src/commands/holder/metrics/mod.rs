@@ -1,0 +1,78 @@
+//! `crosshandle hold --metrics ADDRESS`: what a holder says to Prometheus, to health checks, and to people.
+
+mod exposition;
+mod page;
+mod sample;
+mod server;
+
+use crate::failure::{ErrorContext as _, Result};
+use crate::output::log::{self, Level};
+use crate::settings::Settings;
+use crate::tuning::{METRICS_BIND_INTERVAL, METRICS_BIND_TIME, METRICS_STACK_BYTES};
+use sample::Sampler;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+/// The port of a holder's metrics, bound and not answered yet.
+pub(super) struct Port(TcpListener);
+
+impl Port {
+    pub(super) fn bind(address: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(address);
+        Ok(Self(
+            listener.context(format_args!("listening at {address}"))?,
+        ))
+    }
+
+    /// Returns the address, with the port that the system chose for port 0.
+    pub(super) fn address(&self) -> Result<SocketAddr> {
+        self.0.local_addr().context("asking for an address")
+    }
+
+    /// Answers from now on, in threads of its own.
+    pub(super) fn serve(self, settings: &Settings) {
+        let sampler = Arc::new(Sampler::new(settings));
+        let address = self.0.local_addr();
+        let serves = spawn(move || server::serve(&self.0, &sampler));
+        match (serves, address) {
+            (Ok(()), Ok(address)) => {
+                log::say(Level::Info, format_args!("metrics at http://{address}/"))
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                log::say(Level::Warn, format_args!("there are no metrics: {error}"));
+            }
+        }
+    }
+}
+
+/// Answers at the address of a holder that has died, in a thread of its own.
+pub(super) fn take_over(address: SocketAddr, settings: &Settings) {
+    let settings = settings.clone();
+    let binds = spawn(move || {
+        let begin = Instant::now();
+        loop {
+            match Port::bind(address) {
+                Ok(port) => return port.serve(&settings),
+                // The system may be closing the dead holder's port still.
+                Err(_) if begin.elapsed() < METRICS_BIND_TIME => {
+                    thread::sleep(METRICS_BIND_INTERVAL);
+                }
+                Err(error) => {
+                    let message = format_args!("there are no metrics: {}", error.message());
+                    return log::say(Level::Warn, message);
+                }
+            }
+        }
+    });
+    if let Err(error) = binds {
+        log::say(Level::Warn, format_args!("there are no metrics: {error}"));
+    }
+}
+
+fn spawn(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = thread::Builder::new().name("metrics".into());
+    thread.stack_size(METRICS_STACK_BYTES).spawn(body).map(drop)
+}

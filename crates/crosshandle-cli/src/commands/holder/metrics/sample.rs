@@ -1,0 +1,189 @@
+//! What a holder is like at one moment.
+
+use crate::commands::ps::text::process;
+use crate::commands::ps::waits::waits;
+use crate::settings::Settings;
+use crate::tuning::{METRICS_ANSWER_TIME, METRICS_DEATHS, METRICS_SAMPLE_AGE};
+use crosshandle::holder::{HeldName, Holder, Status};
+use crosshandle::report::{self, ContextReport, ProcessReport};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A name that is held.
+#[derive(Debug)]
+pub(super) struct Name {
+    pub(super) held: HeldName,
+    /// Processes that have some of its memory open.
+    pub(super) readers: usize,
+}
+
+impl Name {
+    pub(super) fn bytes(&self) -> u64 {
+        let parts = self.held.parts.iter().map(|part| part.bytes);
+        parts.fold(0, u64::saturating_add)
+    }
+}
+
+/// A process that has ended without closing what it had open.
+#[derive(Clone, Debug)]
+pub(super) struct Death {
+    pub(super) when: SystemTime,
+    pub(super) who: String,
+    /// The names that it had open.
+    pub(super) names: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Sample {
+    pub(super) status: Status,
+    pub(super) names: Vec<Name>,
+    pub(super) refusals: u64,
+    pub(super) deaths: u64,
+    pub(super) importers: usize,
+    /// Who waits for whom on this machine, the longest wait first.
+    pub(super) waits: Vec<String>,
+    pub(super) longest_wait: Duration,
+    pub(super) recent_deaths: Vec<Death>,
+    pub(super) open_files: usize,
+    pub(super) started_unix_s: u64,
+}
+
+/// Asks the holder of this process, and remembers who had what open.
+pub(super) struct Sampler {
+    holder: Holder,
+    directories: Vec<PathBuf>,
+    last: Mutex<Last>,
+}
+
+#[derive(Default)]
+struct Last {
+    sample: Option<(Instant, Arc<Sample>)>,
+    /// The processes that had something open: who they are, and what they had.
+    importers: BTreeMap<(String, u32, u16), (String, BTreeSet<String>)>,
+    deaths: u64,
+    recent: VecDeque<Death>,
+}
+
+impl Sampler {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            holder: settings.holder(None).timeout(METRICS_ANSWER_TIME),
+            directories: settings.socket_directories(),
+            last: Mutex::default(),
+        }
+    }
+
+    /// Returns a sample that is not old.
+    pub(super) fn sample(&self) -> crosshandle::Result<Arc<Sample>> {
+        // Only one thread asks; the others wait for its answer, at most twice the holder's time.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((taken, sample)) = &last.sample
+            && taken.elapsed() < METRICS_SAMPLE_AGE
+        {
+            return Ok(Arc::clone(sample));
+        }
+        let sample = Arc::new(self.take(&mut last)?);
+        last.sample = Some((Instant::now(), Arc::clone(&sample)));
+        Ok(sample)
+    }
+
+    fn take(&self, last: &mut Last) -> crosshandle::Result<Sample> {
+        let status = self.holder.status()?;
+        let names = self.holder.list()?;
+        let reports = report::exporters(&self.directories, METRICS_ANSWER_TIME);
+        let reports: Vec<ProcessReport> = reports.into_iter().filter_map(Result::ok).collect();
+        let nothing = ProcessReport::default();
+        let own = reports.iter().find(|report| report.pid == status.pid);
+        let own = own.unwrap_or(&nothing);
+        let contexts = &own.contexts;
+        let sum =
+            |of: fn(&ContextReport) -> u64| contexts.iter().map(of).fold(0, u64::saturating_add);
+        let deaths = sum(|context| context.counters.deaths);
+        last.compare(own, deaths);
+        let all = waits(&reports);
+        let name = |held: HeldName| {
+            let readers = readers(own, &held.name);
+            Name { held, readers }
+        };
+        Ok(Sample {
+            names: names.into_iter().map(name).collect(),
+            refusals: sum(|context| context.counters.refusals).saturating_add(own.refusals),
+            deaths,
+            importers: contexts.iter().map(|context| context.importers.len()).sum(),
+            longest_wait: all.first().map_or(Duration::ZERO, |wait| wait.time()),
+            waits: all
+                .iter()
+                .map(|wait| format!("{} for {}: {}", wait.who(), wait.of_what(), wait.why(&all)))
+                .collect(),
+            recent_deaths: last.recent.iter().cloned().collect(),
+            open_files: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
+            started_unix_s: own.started_unix_s,
+            status,
+        })
+    }
+}
+
+/// Returns how many processes have some of a name's memory open.
+fn readers(own: &ProcessReport, name: &str) -> usize {
+    let mut readers = BTreeSet::new();
+    for context in &own.contexts {
+        for memory in &context.memory {
+            let held = memory.name.as_deref().and_then(|own| own.rsplit_once('/'));
+            if held.is_some_and(|(held, _)| held == name) {
+                let owners = memory.opened_by.iter().map(|opener| opener.owner);
+                let pid = |owner| {
+                    let mut importers = context.importers.iter();
+                    let importer = importers.find(|importer| importer.owner == owner);
+                    importer.map_or(0, |importer| importer.pid)
+                };
+                readers.extend(
+                    owners.map(|owner| (pid(owner), if pid(owner) == 0 { owner } else { 0 })),
+                );
+            }
+        }
+    }
+    readers.len()
+}
+
+impl Last {
+    /// Finds out who has died since the last look: those who are gone, if the holder counts more deaths than before.
+    fn compare(&mut self, own: &ProcessReport, deaths: u64) {
+        let mut now = BTreeMap::new();
+        for context in &own.contexts {
+            for importer in &context.importers {
+                let memory = context.memory.iter().filter(|memory| {
+                    let mut openers = memory.opened_by.iter();
+                    openers.any(|opener| opener.owner == importer.owner)
+                });
+                let names = memory.filter_map(|memory| {
+                    let name = memory.name.as_deref()?;
+                    Some(
+                        name.rsplit_once('/')
+                            .map_or(name, |(held, _)| held)
+                            .to_owned(),
+                    )
+                });
+                let who = process(importer.pid, &importer.program);
+                let key = (own.exporter.clone(), context.number, importer.owner);
+                now.insert(key, (who, names.collect::<BTreeSet<_>>()));
+            }
+        }
+        if deaths > self.deaths {
+            for (key, (who, names)) in &self.importers {
+                if !now.contains_key(key) {
+                    let names: Vec<_> = names.iter().map(String::as_str).collect();
+                    self.recent.push_front(Death {
+                        when: SystemTime::now(),
+                        who: who.clone(),
+                        names: names.join(", "),
+                    });
+                }
+            }
+            self.recent.truncate(METRICS_DEATHS);
+        }
+        (self.importers, self.deaths) = (now, deaths);
+    }
+}

@@ -1,0 +1,161 @@
+//! Arguments whose size the caller chooses: lists, bytes and copies. Nothing here makes room for a size that
+//! was only claimed.
+
+use super::MAX_DIMENSIONS;
+use crosshandle::memory_limit;
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyMemoryView, PySequence, PyString};
+use std::ops::Deref;
+
+/// From this size on, a copy is compared with the memory that the machine has left: the kernel may grant more
+/// than that, and end the process when the copy is made.
+const CHECKED_BYTES: usize = 32 << 20;
+
+/// The items of a sequence. PyO3's own `Vec` makes room for as many as `len()` says, and panics for too many.
+pub(crate) struct Items<T>(pub(crate) Vec<T>);
+
+impl<'py, T> FromPyObject<'_, 'py> for Items<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+    for<'a> PyErr: From<<T as FromPyObject<'a, 'py>>::Error>,
+{
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if object.is_instance_of::<PyString>() || object.cast::<PySequence>().is_err() {
+            let class = object.get_type();
+            let message = format!("expected a list or a tuple, not {}", class.name()?);
+            return Err(PyTypeError::new_err(message));
+        }
+        let mut items = Vec::new();
+        for item in object.try_iter()? {
+            if items.try_reserve(1).is_err() {
+                return Err(PyMemoryError::new_err("the sequence is too long"));
+            }
+            items.push(item?.extract().map_err(PyErr::from)?);
+        }
+        Ok(Self(items))
+    }
+}
+
+/// A shape or strides: a number or a sequence of at most as many numbers as an array has dimensions.
+pub(crate) struct Sizes<T>(pub(crate) Vec<T>);
+
+impl<'py, T> FromPyObject<'_, 'py> for Sizes<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+    for<'a> PyErr: From<<T as FromPyObject<'a, 'py>>::Error>,
+{
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if object.cast::<PySequence>().is_ok() && object.len()? > MAX_DIMENSIONS {
+            return Err(PyValueError::new_err(format!(
+                "an array has at most {MAX_DIMENSIONS} dimensions"
+            )));
+        }
+        Ok(Self(object.extract::<Items<T>>()?.0))
+    }
+}
+
+/// Bytes, from an object with the buffer protocol or a sequence of numbers. Those of `bytes` are not copied, since
+/// nobody changes them.
+pub(crate) struct Data(Copied);
+
+enum Copied {
+    Object(PyBackedBytes),
+    Numbers(Vec<u8>),
+}
+
+impl Data {
+    pub(crate) fn of_buffer(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let bytes = match object.cast::<PyBytes>() {
+            Ok(bytes) => bytes.clone(),
+            Err(_) => bytes_of(object)?
+                .call_method0("tobytes")?
+                .cast_into::<PyBytes>()?,
+        };
+        Ok(Self(Copied::Object(bytes.into())))
+    }
+}
+
+impl FromPyObject<'_, '_> for Data {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        match Self::of_buffer(&object) {
+            Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => {
+                Ok(Self(Copied::Numbers(object.extract::<Items<u8>>()?.0)))
+            }
+            made => made,
+        }
+    }
+}
+
+impl Deref for Data {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Copied::Object(bytes) => bytes,
+            Copied::Numbers(numbers) => numbers,
+        }
+    }
+}
+
+/// Returns a buffer's bytes, as a view.
+pub(crate) fn bytes_of<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
+    let view = PyMemoryView::from(buffer)?;
+    Ok(view.call_method1("cast", ("B",))?.cast_into()?)
+}
+
+/// Refuses a copy of more bytes than the machine has left.
+pub(crate) fn check_room(bytes: usize) -> PyResult<()> {
+    if bytes < CHECKED_BYTES {
+        return Ok(());
+    }
+    match memory_limit() {
+        Some(limit) if limit.headroom < bytes as u64 => Err(PyMemoryError::new_err(format!(
+            "a copy of {bytes} bytes does not fit: {limit}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Makes `bytes` bytes of zeros, for a copy.
+pub(crate) fn room_for(bytes: usize) -> PyResult<Vec<u8>> {
+    check_room(bytes)?;
+    let mut room = Vec::new();
+    if room.try_reserve_exact(bytes).is_err() {
+        return Err(no_room(bytes));
+    }
+    room.resize(bytes, 0);
+    Ok(room)
+}
+
+/// Makes Python's bytes, which `fill` writes without the interpreter's lock.
+pub(crate) fn filled<'py, E: Send>(
+    py: Python<'py>,
+    bytes: usize,
+    fill: impl FnOnce(&mut [u8]) -> Result<(), E> + Send,
+) -> PyResult<Bound<'py, PyBytes>>
+where
+    PyErr: From<E>,
+{
+    check_room(bytes)?;
+    PyBytes::new_with(py, bytes, |into| Ok(py.detach(|| fill(into))?))
+}
+
+/// Makes Python's bytes of others.
+pub(crate) fn copied<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, bytes.len(), |into| {
+        into.copy_from_slice(bytes);
+        Ok(())
+    })
+}
+
+fn no_room(bytes: usize) -> PyErr {
+    PyMemoryError::new_err(format!("there is no room for a copy of {bytes} bytes"))
+}

@@ -1,0 +1,216 @@
+//! The free blocks of one size.
+
+use super::tuning::UNWATCHED_BYTES;
+
+/// Free blocks, of which the one that was freed last is used first. So those at the start are the oldest.
+pub(super) struct FreeList<T> {
+    items: Vec<T>,
+    /// The fewest items since the last look at the list: those before this number were not used in between.
+    lowest: usize,
+    /// The items that were old at the last look, as far as they were not used since.
+    old: usize,
+    /// The items of which the system has the memory back.
+    released: usize,
+    /// The number of items at which somebody should look at the list.
+    alarm: usize,
+    /// Bytes of a block.
+    size: usize,
+    ages: bool,
+}
+
+impl<T> FreeList<T> {
+    /// Makes an empty list of blocks of `size` bytes. `ages`: the list says when to look at it.
+    pub(super) fn new(size: usize, ages: bool) -> Self {
+        let mut list = Self {
+            items: Vec::new(),
+            lowest: 0,
+            old: 0,
+            released: 0,
+            alarm: usize::MAX,
+            size,
+            ages,
+        };
+        list.set_alarm();
+        list
+    }
+
+    /// Returns the block that was freed last.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let item = self.items.pop()?;
+        let len = self.items.len();
+        if len < self.lowest {
+            self.note_lowest(len);
+        }
+        Some(item)
+    }
+
+    fn note_lowest(&mut self, len: usize) {
+        self.lowest = len;
+        self.old = self.old.min(len);
+        self.released = self.released.min(len);
+    }
+
+    /// Adds a block. Returns whether somebody should look at the list.
+    #[inline]
+    #[must_use]
+    pub(super) fn push(&mut self, item: T) -> bool {
+        self.items.push(item);
+        let has_many = self.items.len() >= self.alarm;
+        if has_many {
+            // Told once.
+            self.alarm = usize::MAX;
+        }
+        has_many
+    }
+
+    /// Asks to be looked at once there is more memory in the list that the system has not back.
+    fn set_alarm(&mut self) {
+        if self.ages {
+            self.alarm = self.released + 1 + UNWATCHED_BYTES / self.size;
+        }
+    }
+
+    /// Begins to wait for the next look. Returns whether there is enough for one; otherwise the list says when.
+    pub(super) fn look(&mut self) -> bool {
+        self.old = self.lowest;
+        self.lowest = self.items.len();
+        self.set_alarm();
+        let has_many = self.items.len() >= self.alarm;
+        if has_many {
+            self.alarm = usize::MAX;
+        }
+        has_many
+    }
+
+    /// Returns the blocks.
+    pub(super) fn all(&self) -> &[T] {
+        &self.items
+    }
+
+    /// Returns the blocks that were not used between the last two looks.
+    pub(super) fn old(&self) -> &[T] {
+        &self.items[..self.old]
+    }
+
+    /// Returns the bytes of one block.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the bytes of the blocks.
+    pub(super) fn bytes(&self) -> usize {
+        self.items.len() * self.size
+    }
+
+    /// Returns the bytes of old blocks that the system has not back.
+    pub(super) fn old_bytes(&self) -> usize {
+        (self.old - self.released) * self.size
+    }
+
+    /// Takes all blocks.
+    pub(super) fn take_all(&mut self) -> Vec<T> {
+        self.note_lowest(0);
+        std::mem::take(&mut self.items)
+    }
+
+    /// Takes the blocks for which `is_wanted`.
+    pub(super) fn extract(&mut self, is_wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut index = 0;
+        let (mut lowest, mut old, mut released) = (self.lowest, self.old, self.released);
+        let taken = self
+            .items
+            .extract_if(.., |item| {
+                let place = index;
+                index += 1;
+                let is_taken = is_wanted(item);
+                if is_taken {
+                    lowest -= usize::from(place < self.lowest);
+                    old -= usize::from(place < self.old);
+                    released -= usize::from(place < self.released);
+                }
+                is_taken
+            })
+            .collect();
+        (self.lowest, self.old, self.released) = (lowest, old, released);
+        taken
+    }
+
+    /// Takes the blocks of which the system has not the memory back: the old ones, or `all`.
+    pub(super) fn take_unreleased(&mut self, all: bool) -> Vec<T> {
+        let end = if all { self.items.len() } else { self.old };
+        let taken: Vec<T> = self.items.drain(self.released..end).collect();
+        self.lowest -= taken.len().min(self.lowest - self.released);
+        self.old = self.released;
+        taken
+    }
+
+    /// Puts blocks back, of which the system has the memory.
+    pub(super) fn put_released(&mut self, items: Vec<T>) {
+        let count = items.len();
+        self.items.splice(self.released..self.released, items);
+        self.released += count;
+        self.old += count;
+        self.lowest += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(items: std::ops::Range<u32>) -> FreeList<u32> {
+        let mut list = FreeList::new(UNWATCHED_BYTES / 2, true);
+        for item in items {
+            let _ = list.push(item);
+        }
+        list
+    }
+
+    #[test]
+    fn what_was_not_used_between_two_looks_is_old() {
+        let mut list = list(0..10);
+        assert!(list.look());
+        assert_eq!(list.old(), [0; 0], "the list was empty before");
+        for _ in 0..4 {
+            list.pop();
+        }
+        assert!(!list.push(20), "told before");
+        assert!(list.look());
+        assert_eq!(list.old(), [0, 1, 2, 3, 4, 5]);
+        // Used since.
+        while list.pop() != Some(4) {}
+        assert_eq!(list.old(), [0, 1, 2, 3]);
+        assert_eq!(list.take_unreleased(false), [0, 1, 2, 3]);
+        assert!(list.all().is_empty());
+        let _ = list.push(30);
+        list.put_released(vec![0, 1, 2, 3]);
+        assert_eq!((list.all(), list.old_bytes()), (&[0, 1, 2, 3, 30][..], 0));
+        assert!(!list.look(), "one is not enough");
+        assert!(!list.push(31));
+        assert!(list.push(32), "three are");
+        // Two of those that were released are used.
+        for _ in 0..5 {
+            list.pop();
+        }
+        assert_eq!(list.take_unreleased(true), [0; 0]);
+        assert_eq!(list.pop(), Some(1));
+    }
+
+    #[test]
+    fn blocks_are_taken_out_of_the_middle() {
+        let mut list = list(0..8);
+        list.look();
+        list.look();
+        let taken = list.take_unreleased(false);
+        list.put_released(taken);
+        assert_eq!(list.extract(|item| item % 2 == 0), [0, 2, 4, 6]);
+        assert_eq!(
+            (list.all(), list.old()),
+            (&[1, 3, 5, 7][..], &[1, 3, 5, 7][..])
+        );
+        assert_eq!(list.take_unreleased(true), [0; 0], "released still");
+        assert_eq!(list.take_all(), [1, 3, 5, 7]);
+        assert_eq!(list.pop(), None);
+    }
+}
