@@ -37,10 +37,25 @@ fn main() -> crosshandle::Result<()> {
         .spawn()
         .expect("a holder");
     let holder = Holder::new().socket_dir(&directory);
+    let measured = measure(&holder, &directory, names, label);
+    if measured.is_err() {
+        let _ = child.kill();
+    }
+    child.wait().expect("our child");
+    let _ = std::fs::remove_dir_all(&directory);
+    measured
+}
+
+fn measure(
+    holder: &Holder,
+    directory: &std::path::Path,
+    names: usize,
+    label: usize,
+) -> crosshandle::Result<()> {
     while !holder.status().is_ok_and(|status| status.is_safe) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let options = ContextOptions::new().pooling(false).socket_dir(&directory);
+    let options = ContextOptions::new().pooling(false).socket_dir(directory);
     let context = Context::with_options(&Device::find("host")?, options)?;
     let mut took = Vec::new();
     for number in 0..names {
@@ -66,10 +81,7 @@ fn main() -> crosshandle::Result<()> {
     for held in holder.list()? {
         holder.pin(&held.name, false)?;
     }
-    holder.stop()?;
-    child.wait().expect("our child");
-    let _ = std::fs::remove_dir_all(&directory);
-    Ok(())
+    holder.stop()
 }
 
 fn report(what: &str, mut took: Vec<Duration>) {
