@@ -102,7 +102,9 @@ macro_rules! for_each_case {
                 they_keep_what_they_may
             }
             events {
-                fresh_is_complete
+                fresh_ones_are_waited_for
+                commands_wait_for_the_first_signal
+                what_was_submitted_can_be_waited_for
                 signals_cross_in_both_directions
                 many_signal_and_many_wait
                 a_signal_wakes_sleepers_elsewhere
@@ -219,6 +221,14 @@ macro_rules! for_each_case {
             }
             deaths {
                 every_waiter_is_told
+            }
+            deserted {
+                makers_learn_that_the_last_process_died
+                other_processes_keep_waits_going
+                closing_ends_no_wait
+                a_new_handle_announces_a_process
+                the_last_importer_learns_it
+                submitted_signals_are_unaffected
             }
             stopped {
                 costs_no_more_than_the_timeout

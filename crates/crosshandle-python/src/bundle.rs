@@ -4,11 +4,12 @@
 use crate::array::{Array, Dtype, Layout};
 use crate::context::{Context, default_context};
 use crate::error::Result;
-use crate::event::Event;
+use crate::event::{Event, leave_events_open};
 use crate::handle::EventHandle;
 use crate::interrupt::{self, detached_for};
 use crate::memory::{Memory, SharedMemory};
 use crosshandle::MemoryHandle;
+use crosshandle::adapter_support::PerProcess;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
@@ -177,11 +178,12 @@ fn add<'py>(
 
 /// The default contexts of devices, as they were asked for.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
-static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
+static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
 
-/// Forgets which contexts are the default ones, so that they can end.
+/// Forgets which contexts are the default ones, so that they can end: the interpreter is about to.
 #[pyfunction]
 pub(crate) fn forget_contexts() {
+    leave_events_open();
     let known = std::mem::take(&mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
     drop(known);
 }

@@ -90,7 +90,8 @@ impl Queue {
         Ok(self.queue.signal_numbered(&event.event)?)
     }
 
-    /// Has all later commands wait for signal `value` (default: the latest) of the event.
+    /// Has all later commands wait for signal `value` of the event (default: the latest, or the first one if there is
+    /// none).
     #[pyo3(signature = (event, value = None))]
     fn wait(&self, event: &Event, value: Option<u64>) -> Result<()> {
         match value {

@@ -21,6 +21,8 @@ DEADLINE = 30.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=16, help="how often a process is killed at some line (16)")
+    parser.addoption("--forks", type=int, default=8, help="how often a process with busy threads forks (8)")
+    parser.addoption("--items", type=int, default=200, help="how many arrays cross each queue and pool (200)")
 
 
 @pytest.fixture

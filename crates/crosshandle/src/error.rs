@@ -428,11 +428,13 @@ impl Error {
         }
     }
 
-    /// Makes the error for a forked child, which has copies of its parent's objects but not its threads.
+    /// Makes the error for what a forked child cannot use: it has copies of its parent's objects but not its
+    /// threads.
     pub(crate) fn forked() -> Self {
         Self::Unsupported(
-            "crosshandle cannot be used in a child made by fork without exec; start the child \
-             with exec (multiprocessing: 'spawn')"
+            "a child made by fork without exec cannot use this: it can read and write host memory that it \
+             has inherited, and make and open objects of its own on the host; for all else start the child \
+             with exec (multiprocessing: 'spawn' or 'forkserver')"
                 .into(),
         )
     }

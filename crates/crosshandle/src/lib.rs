@@ -22,13 +22,14 @@
 //!
 //! ```no_run
 //! use crosshandle::{Context, Device};
+//! use std::time::Duration;
 //!
 //! # fn consume(memory: &str, ready: &str) -> crosshandle::Result<()> {
 //! // The consumer, in another process, given the two words.
 //! let context = Context::new(&Device::find("host")?)?;
 //! let memory = context.open_memory(&memory.parse()?)?;
 //! let ready = context.open_event(&ready.parse()?)?;
-//! ready.wait_value(1)?;
+//! ready.wait_timeout(Duration::from_secs(30))?;
 //! let mut greeting = [0; 5];
 //! memory.read(0, &mut greeting)?;
 //! assert_eq!(&greeting, b"hello");
@@ -71,7 +72,8 @@
 //!
 //! An [`Event`] is a few counters in shared memory. A signal is one atomic operation, a wait one load;
 //! only a thread that has to sleep calls the kernel. Signals are numbered, so a wait is for one signal,
-//! which may be yet to come.
+//! which may be yet to come. A wait without a number is for the latest signal, or for the first one if
+//! there is none.
 //!
 //! Events can also be awaited, without a thread for each: [`Event::reached`] is a future and
 //! [`Event::values`] a stream for any async runtime, [`Event::on_signal`] calls a function, and a
@@ -85,8 +87,9 @@
 //!
 //! # Death
 //! When a process ends, however it ends, its connections hang up. The signals that it had submitted and
-//! not finished fail with [`Error::PeerDied`] in all other processes, at once; so do waits for signals
-//! that were never submitted, when the event's creator ends. All other work carries on.
+//! not finished fail with [`Error::PeerDied`] in all other processes, at once. Waits for signals that were
+//! never submitted end with the same error when the event's creator ends. They also do when a process ends
+//! that had the event open, and no other process has it open. All other work carries on.
 //!
 //! # Trust
 //! A handle is a capability of its [`Context`]: a process that has one can disturb that context's other
@@ -105,7 +108,8 @@
 //!
 //! The library starts threads of its own when they are first needed, all named `xh-…`:
 //! `docs/threads.md` lists them. They run the functions and drops that a program gives to queues, and
-//! its callbacks and wakers; a panic there is caught. Processes that fork without `exec` cannot use the library in the child.
+//! its callbacks and wakers; a panic there is caught. A child made by `fork` without `exec` starts afresh
+//! on the host: see [`Context`].
 //!
 //! # Features
 //! `cuda` and `level-zero` (both on by default) add the backends. Their drivers are loaded when they are
@@ -145,6 +149,15 @@ mod types;
 #[doc(hidden)]
 pub mod adapter_support {
     pub use crate::os::fork::PerProcess;
+
+    /// Refuses a context that was made before this process was forked, and so all objects of it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    pub fn check_birth(context: &crate::Context) -> crate::Result<()> {
+        context.core().check_birth()
+    }
+
     pub use crate::threads::background::{run, run_blocking};
 }
 

@@ -7,8 +7,10 @@ mod common;
 use common::{DEADLINE, Directory, Parent, Process, context, is};
 use crosshandle::{Command, Context, ContextOptions, Device, Error, EventHandle, MemoryHandle};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,11 +40,17 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
             && context.allocate(4096).is_err()
             && context.create_event().is_err()
             && unshared.handle().is_err()
+            && memory.handle().is_err()
+            && event.signal().is_err()
+            && event.handle().is_err()
+            && event
+                .wait_value_timeout(1, SOON)
+                .is_err_and(|error| !error.is_timeout())
             && opener.open_memory(&handle).is_err();
+        let may_write = opened.write(0, b"before").is_ok();
         event.set_name("after");
         drop((opened, memory, unshared, event, queue, context, opener));
-        let refused = Context::new(&device);
-        let as_expected = is_refused && matches!(refused, Err(Error::Unsupported(_)));
+        let as_expected = is_refused && may_write;
         // SAFETY: ends the child without running anything of the parent's.
         unsafe { libc::_exit(if as_expected { 0 } else { 1 }) };
     }
@@ -62,6 +70,126 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
             .open_memory(&handle)
             .is_err_and(|error| error.is_stale())
     );
+}
+
+/// Threads that take the locks of this process as often as they can, until this is dropped.
+struct Busy(Arc<AtomicBool>, Vec<thread::JoinHandle<()>>);
+
+impl Busy {
+    fn start(context: &Context) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let work = || {
+            let (context, is_over) = (context.clone(), Arc::clone(&is_over));
+            thread::spawn(move || {
+                let device = Device::find("host").expect("there is always a host");
+                while !is_over.load(Ordering::Relaxed) {
+                    let memory = context.allocate(4096).expect("memory");
+                    let handle = memory.handle().expect("a handle");
+                    let other = Context::new(&device).expect("a context");
+                    let opened = other.open_memory(&handle).expect("opened");
+                    let event = other.create_event().expect("an event");
+                    let (told, is_told) = mpsc::channel();
+                    let called = event.on_signal(1, move |_| told.send(()).unwrap_or(()));
+                    called.expect("awaited").detach();
+                    event.signal().expect("signalled");
+                    is_told.recv_timeout(DEADLINE).expect("called");
+                    drop((opened, other));
+                }
+            })
+        };
+        let threads = (0..3).map(|_| work()).collect();
+        Self(is_over, threads)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        for thread in self.1.drain(..) {
+            thread.join().expect("a thread");
+        }
+    }
+}
+
+/// What a forked child does with what its parent has sent: `false` if anything is not as it must be.
+fn start_afresh(memory: &MemoryHandle, event: &EventHandle, sender: &mut fs::File) -> bool {
+    let mut try_all = || -> crosshandle::Result<bool> {
+        let context = Context::new(&Device::find("host")?)?;
+        // What the parent has made.
+        let opened = context.open_memory(memory)?;
+        let mut bytes = [0; 6];
+        opened.read(0, &mut bytes)?;
+        let event = context.open_event(event)?;
+        // What the child makes, and its parent opens.
+        let own = context.allocate(4096)?;
+        own.write(0, b"child")?;
+        let ready = context.create_event()?;
+        let lines = format!("{} {}\n", own.handle()?, ready.handle()?);
+        let is_sent = sender.write_all(lines.as_bytes()).is_ok();
+        ready.wait_value_timeout(1, DEADLINE)?;
+        // Threads of the child's own.
+        let (told, is_told) = mpsc::channel();
+        let own_event = context.create_event()?;
+        own_event
+            .on_signal(1, move |_| told.send(()).unwrap_or(()))?
+            .detach();
+        own_event.signal()?;
+        let queue = context.create_queue()?;
+        queue.submit(Command::marker())?;
+        queue.finish()?;
+        let is_called = is_told.recv_timeout(DEADLINE).is_ok();
+        event.signal()?;
+        Ok(is_sent && is_called && &bytes == b"parent")
+    };
+    try_all().unwrap_or(false)
+}
+
+#[test]
+fn a_forked_child_starts_afresh() {
+    const TEST: &str = "a_forked_child_starts_afresh";
+    common::alone(TEST, |directory| {
+        // All contexts of this process, and of its children, find the directory so.
+        let context = directory.context();
+        let busy = Busy::start(&context);
+        let memory = context.allocate(4096).expect("memory");
+        memory.write(0, b"parent").expect("written");
+        let handle = memory.handle().expect("a handle");
+        let forks =
+            std::env::var("CROSSHANDLE_FORKS").map_or(24, |forks| forks.parse().expect("a number"));
+        for _ in 0..forks {
+            let event = context.create_event().expect("an event");
+            let event_handle = event.handle().expect("a handle");
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            // SAFETY: the child uses this library, which is made for that, and ends by `_exit`.
+            let child = unsafe { libc::fork() };
+            assert_ne!(child, -1, "a child");
+            if child == 0 {
+                let mut sender = fs::File::from(std::os::fd::OwnedFd::from(writer));
+                let is_well = start_afresh(&handle, &event_handle, &mut sender);
+                // SAFETY: ends the child without running anything of the parent's.
+                unsafe { libc::_exit(if is_well { 0 } else { 1 }) };
+            }
+            drop(writer);
+            let mut line = String::new();
+            BufReader::new(reader).read_line(&mut line).expect("a line");
+            let (own, ready) = line.trim().split_once(' ').expect("two handles");
+            let opened = context
+                .open_memory(&own.parse().expect("a handle"))
+                .expect("opened");
+            let mut bytes = [0; 5];
+            opened.read(0, &mut bytes).expect("read");
+            assert_eq!(&bytes, b"child");
+            let ready = context
+                .open_event(&ready.parse().expect("a handle"))
+                .expect("opened");
+            ready.signal().expect("signalled");
+            event
+                .wait_value_timeout(1, DEADLINE)
+                .expect("the child signals");
+            assert_eq!(wait_for(child), 0, "the child's exit status");
+        }
+        drop(busy);
+    });
 }
 
 /// The exit status of a child, which must end within ten seconds.

@@ -458,7 +458,7 @@ fn wait_for_many(harness: &Harness, witness: &Peer) -> Result<(), Failure> {
     }
     let names = Vec::from_iter((0..MANY).map(|index| format!("e{index}")));
     let (all, next) = (names.join(" "), names.join(":1 ") + ":1");
-    witness.ask(format!("wait-all 0 {all}"))?;
+    witness.refused(format!("wait-all 0 {all}"), "TimedOut")?;
     witness.refused(format!("wait-any-value 20 {next}"), "TimedOut")?;
     let any = begin_there(witness, &[format!("wait-any-value 30000 {next}")])?;
     exporter.ask("signal e150")?;

@@ -8,19 +8,97 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(20);
 
-/// A fresh event is complete: no signal is pending.
-pub(crate) fn fresh_is_complete(harness: &Harness) -> Verdict {
+/// A wait for an event without a signal lasts until the first one, in each way of waiting.
+pub(crate) fn fresh_ones_are_waited_for(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
     let event = context.create_event()?;
-    assert!(event.try_wait()?);
-    event.wait_timeout(Duration::ZERO)?;
-    assert_eq!(event.submitted(), 0);
+    let other = context.create_event()?;
     peer.ask(format!("open-event e {}", event.handle()?))?;
-    peer.ask("wait e 0")?;
-    assert_eq!(peer.ask("try-wait e")?, ["true"]);
-    assert_eq!(peer.ask("status e")?, ["0", "0", "ok"]);
-    Ok(crate::Outcome::Passed(String::new()))
+    assert!(!event.try_wait()?);
+    assert_eq!((event.submitted(), event.latest_or_first()), (0, 1));
+    assert!(event.status().latest.is_none());
+    let both = [&event, &other];
+    for late in [
+        event.wait_timeout(Duration::ZERO),
+        event.wait_timeout(SOON),
+        Event::wait_all(&both, Some(SOON)),
+        Event::wait_any(&both, Some(SOON)).map(drop),
+    ] {
+        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    }
+    peer.refused("wait e 0", "TimedOut")?;
+    assert_eq!(peer.ask("try-wait e")?, ["false"]);
+    assert_eq!(peer.ask("status e")?, ["0", "0", "pending"]);
+    let asleep = ["wait e", "wait-any 30000 e", "wait-all 30000 e"]
+        .map(|question| peer.begin_and_sleep(question));
+    assert_eq!(event.signal()?, 1);
+    for waiting in asleep {
+        waiting?.reply(deadline())?;
+    }
+    // A signal that was submitted before the wait is never missed.
+    for round in 2..200 {
+        assert_eq!(peer.ask("signal e")?, [round.to_string()]);
+        event.wait_timeout(Duration::ZERO)?;
+    }
+    assert!(event.try_wait()?);
+    assert_eq!(Event::wait_any(&both, Some(SOON))?, 0);
+    PASSED
+}
+
+/// A command that waits for an event without a signal waits for the first one. A command never waits for
+/// its own signal.
+pub(crate) fn commands_wait_for_the_first_signal(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let [event, by_command, by_queue, own] = [(); 4].map(|()| context.create_event());
+    let (event, by_command, by_queue, own) = (event?, by_command?, by_queue?, own?);
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    let [first, second] = [(); 2].map(|()| context.create_queue());
+    let (first, second) = (first?, second?);
+    first.submit(Command::barrier().after(&event).signal(&by_command))?;
+    second.wait(&event)?;
+    second.signal(&by_queue)?;
+    for waiting in [&by_command, &by_queue] {
+        assert!(
+            waiting
+                .wait_timeout(SOON)
+                .is_err_and(|late| late.is_timeout())
+        );
+    }
+    peer.ask("signal e")?;
+    by_command.wait_timeout(deadline())?;
+    by_queue.wait_timeout(deadline())?;
+    for _ in 0..3 {
+        first.submit(Command::barrier().after(&own).signal(&own))?;
+    }
+    own.wait_value_timeout(3, deadline())?;
+    PASSED
+}
+
+/// Unified Runtime's rule: a wait is for what was submitted so far, which may be nothing.
+pub(crate) fn what_was_submitted_can_be_waited_for(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let (event, gate, done) = (
+        context.create_event()?,
+        context.create_event()?,
+        context.create_event()?,
+    );
+    let queue = context.create_queue()?;
+    assert!(event.try_wait_submitted()?);
+    event.wait_submitted()?;
+    event.wait_submitted_timeout(Duration::ZERO)?;
+    queue.submit(Command::barrier().after_submitted(&event).signal(&done))?;
+    done.wait_timeout(deadline())?;
+    queue.submit(Command::barrier().after_value(&gate, 1).signal(&event))?;
+    assert!(!event.try_wait_submitted()?);
+    let late = event.wait_submitted_timeout(SOON);
+    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    gate.signal()?;
+    event.wait_submitted_timeout(deadline())?;
+    queue.submit(Command::barrier().after_submitted(&event).signal(&done))?;
+    done.wait_value_timeout(2, deadline())?;
+    PASSED
 }
 
 /// Any process may signal and any may wait, with one state.
@@ -207,8 +285,6 @@ pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
     let handle = two.ask("event-handle c")?.remove(0);
     one.ask(format!("open-event c {handle}"))?;
     let all: Vec<&Event> = events.iter().collect();
-    Event::wait_all(&all, Some(Duration::ZERO))?;
-    Event::wait_any(&all, Some(Duration::ZERO))?;
     let next: Vec<_> = all.iter().map(|event| (*event, 1)).collect();
     let late = Event::wait_any_value(&next, Some(SOON));
     assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");

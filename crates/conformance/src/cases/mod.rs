@@ -7,6 +7,7 @@ pub(crate) mod awaited_deaths;
 pub(crate) mod capabilities;
 pub(crate) mod commands;
 pub(crate) mod deaths;
+pub(crate) mod deserted;
 pub(crate) mod diverted_sleepers;
 pub(crate) mod events;
 pub(crate) mod exchange;

@@ -161,6 +161,7 @@ pub(crate) fn orders_wait_for_each_other(harness: &Harness) -> Verdict {
     ];
     for _ in 0..ROUNDS {
         let mut last = context.create_event()?;
+        last.signal()?;
         for step in 0..20 {
             let copy = Command::copy(memory.range(..LEN)?, memory.range(LEN..)?)?;
             let next = context.create_event()?;

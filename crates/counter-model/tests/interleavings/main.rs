@@ -4,6 +4,7 @@ mod awaiting;
 mod check;
 mod dead_devices;
 mod death;
+mod deserted;
 mod devices;
 mod halves;
 mod hostile;

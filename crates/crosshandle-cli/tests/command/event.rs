@@ -10,10 +10,12 @@ fn an_event_is_signalled_and_waited_on() {
     let event = |arguments: &[&str]| sandbox.run([&["event"], arguments].concat());
     let status = || event(&["status", &handle, "--json"]).expect(0).json();
 
-    // A fresh event is complete.
-    event(&["wait", &handle]).expect(0);
+    let late = event(&["wait", &handle, "--timeout", "50ms"]).expect(3);
+    assert!(late.stderr.contains("signal 1"), "{}", late.stderr);
     assert_eq!(status()["submitted"], 0);
-    assert_eq!(status()["state"], "complete");
+    assert_eq!(status()["state"], "none");
+    let table = event(&["status", &handle]).expect(0);
+    assert!(table.text().contains("none"), "{}", table.text());
     let late = event(&["wait", &handle, "--value", "1", "--timeout", "50ms"]).expect(3);
     assert!(late.stderr.contains("signal 1"), "{}", late.stderr);
     event(&["wait", &handle, "--next", "--timeout", "50ms"]).expect(3);
@@ -47,6 +49,7 @@ fn waiters_in_several_processes_are_released_at_once() {
     let (_holder, handle) = sandbox.hold(["event", "new"]);
     let mut waiters: Vec<_> = (0..3)
         .map(|_| sandbox.start(["-v", "event", "wait", &handle, "--next"]))
+        .chain([sandbox.start(["-v", "event", "wait", &handle])])
         .collect();
     for waiter in &mut waiters {
         assert!(waiter.stderr.line().contains("waiting for signal 1"));

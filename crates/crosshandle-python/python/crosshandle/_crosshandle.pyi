@@ -232,19 +232,21 @@ class Event:
     def signal(self, stream: Any = None) -> int:
         """Signals from this process, or has a stream signal. Returns the signal's number."""
     def wait_on(self, stream: Any, value: int | None = None) -> None:
-        """Has a stream wait for signal `value` (default: the latest). This call does not wait."""
+        """Has a stream wait for signal `value` (default: the latest, or the first one). This call does not wait."""
     def signal_value(self, value: int) -> None:
         """Signals all numbers up to `value` at once."""
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for the signal that was submitted last, at most `timeout` seconds."""
+        """Waits for the latest signal, or for the first one if there is none, at most `timeout` seconds."""
     def wait_value(self, value: int, timeout: float | None = None) -> None:
         """Waits for signal `value`, submitted or not, as `wait` does."""
+    def ready(self, value: int | None = None) -> bool:
+        """Returns whether signal `value` (default: the latest) has completed; `False` if it was not submitted."""
     def done(self, value: int | None = None) -> bool:
-        """Returns whether signal `value` (default: the latest) has completed."""
+        """The same as `ready`."""
     def _look(self, value: int) -> bool:
         """Returns whether signal `value` has completed, or does so in the next microseconds."""
-    def reached(self, value: int) -> Awaitable[None]:
-        """Returns an awaitable that ends when signal `value` has completed: in asyncio and in trio."""
+    def reached(self, value: int | None = None) -> Awaitable[None]:
+        """Returns an awaitable that ends when signal `value` (default: the latest, or the first one) has completed."""
     @property
     def submitted(self) -> int:
         """The number of the signal that was submitted last; 0 if there was none."""
@@ -255,7 +257,7 @@ class Event:
         """Returns the handle to send to other processes."""
     @staticmethod
     def wait_all(events: list[Event], timeout: float | None = None) -> None:
-        """Waits until the latest signals of all events have completed."""
+        """Waits until the latest signals of all events, or their first ones, have completed."""
     @staticmethod
     def wait_any(events: list[Event], timeout: float | None = None) -> int:
         """Waits until the latest signal of one of the events has completed; returns its index."""

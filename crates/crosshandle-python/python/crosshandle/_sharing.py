@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -56,6 +57,22 @@ def default_context(device: Any = "host") -> Context:
         return context
 
 
+# What a forked child must not use, nor drop: threads of its parent may hold locks of it.
+_inherited: list[Any] = []
+
+
+def _start_again() -> None:
+    """Runs in a forked child, which makes contexts of its own."""
+    global _lock
+    _inherited.append((dict(_contexts), dict(_by_uuid)))
+    _contexts.clear()
+    _by_uuid.clear()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_again)
+
+
 def trim() -> None:
     """Gives freed memory that the default contexts keep for reuse back to the system.
 
@@ -106,6 +123,8 @@ class Bundle:
         self._table = table
         # The event that says when the bytes are there.
         self._event: Event | None = None
+        # How the arrays are arranged, in a bundle that this process has received: they are open already.
+        self._structure: str | None = None
 
     def __bytes__(self) -> bytes:
         if self._arrays is None:
@@ -199,7 +218,8 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     `copy=True` copies it. The bundle keeps the arrays' memory from reuse until it is released, and those who have
     opened it do after that.
 
-    `event`: its latest signal says when the bytes are there. Whatever takes the opened arrays waits for it.
+    `event`: its latest signal says when the bytes are there, or its first one if there is none yet. Whatever takes
+    the opened arrays waits for it.
     Who opens the bundle of `read_only=True` can read only; arrays of JAX and tables are always shared so.
 
     >>> array = crosshandle.zeros(3)
@@ -210,7 +230,7 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
     leaves = _trees.Leaves(tree, copy)
     structure = _trees.arrange(tree, leaves)
     arrays = _arrays(leaves, copy)
-    ready = None if event is None else (event.handle(), event.submitted)
+    ready = None if event is None else (event.handle(), max(event.submitted, 1))
     data, table = _rust.pack_shared(default_context(), structure, arrays, read_only, event=ready)
     bundle = Bundle(data, leaves.owned(), arrays, table)
     bundle._event = event
@@ -222,7 +242,9 @@ def _open_received(data: bytes) -> Bundle:
     structure, arrays = _rust.unpack(None, data)
     # The table of a long bundle is the sender's: this process has one of its own.
     data, table = _rust.pack_shared(default_context(), structure, arrays, False, event=_rust.event_of(data))
-    return Bundle(data, arrays, arrays, table)
+    bundle = Bundle(data, arrays, arrays, table)
+    bundle._structure = structure
+    return bundle
 
 
 def open_read_only(data: bytes) -> Any:
@@ -265,6 +287,9 @@ def open(
     if type(data) is builtins.bytes and data.startswith(b"xhb"):
         return _open_bundle(data, context, writable, timeout)
     if isinstance(data, Bundle):
+        if data._structure is not None and data._arrays is not None and context is None and writable:
+            # The sender may have freed its own by now.
+            return _trees.rearrange(data._structure, list(data._arrays))
         # Until its memory is open, a bundle keeps it.
         return _open_bundle(bytes(data), context, writable, timeout)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":

@@ -12,12 +12,14 @@ use crate::memory::pending;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A counter of signals that processes share.
 ///
-/// Each signal gets the next number when it is submitted. `wait()` is for the latest one; `wait_value(n)` is
-/// for signal n, which may not have been submitted yet. A process that dies with signals
-/// unfinished makes their waits raise `PeerDiedError`. Any thread may use it.
+/// Each signal gets the next number when it is submitted. `wait()` is for the latest one, or for the first one
+/// if there is none. `wait_value(n)` is for signal n, which may not have been submitted yet. `ready()` looks without
+/// waiting. A wait raises `PeerDiedError` if the process that was to signal has ended. Give each wait a timeout: a
+/// process that never opened the event cannot be missed. Any thread may use an event.
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Event {
     pub(crate) event: crosshandle::Event,
@@ -25,9 +27,31 @@ pub(crate) struct Event {
     handle: Option<crosshandle::EventHandle>,
 }
 
+/// Whether the interpreter is about to end.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the events open that other processes made and this one has not closed, until the process has ended. So their
+/// makers learn that it ended with the events in use.
+pub(crate) fn leave_events_open() {
+    IS_ENDING.store(true, Ordering::Relaxed);
+}
+
 impl Event {
     pub(crate) fn new(event: crosshandle::Event, handle: Option<crosshandle::EventHandle>) -> Self {
         Self { event, handle }
+    }
+
+    /// Returns whether this process made the event.
+    pub(crate) fn is_own(&self) -> bool {
+        self.handle.is_none()
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if IS_ENDING.load(Ordering::Relaxed) && !self.is_own() {
+            std::mem::forget(self.event.clone());
+        }
     }
 }
 
@@ -59,8 +83,8 @@ impl Event {
         number.extract()
     }
 
-    /// Has a stream wait for signal `value` (default: the latest) before it does what is submitted to it later.
-    /// This call does not wait. If the signal's process dies, the stream goes on.
+    /// Has a stream wait for signal `value` (default: the latest, or the first one if there is none) before it does
+    /// what is submitted to it later. This call does not wait. If the signal's process dies, the stream continues.
     #[pyo3(signature = (stream, value = None))]
     fn wait_on(
         slf: &Bound<'_, Self>,
@@ -76,12 +100,12 @@ impl Event {
         Ok(self.event.signal_value(value)?)
     }
 
-    /// Waits for the signal that was submitted last, at most `timeout` seconds. Other threads run meanwhile;
-    /// Ctrl-C ends the wait. Raises `TimedOutError`, `PeerDiedError` or `CommandFailedError`.
+    /// Waits for the signal that was submitted last, or for the first one if there is none, at most `timeout`
+    /// seconds. Other threads run meanwhile; Ctrl-C ends the wait. Raises `TimedOutError`, `PeerDiedError` or
+    /// `CommandFailedError`.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let value = self.event.submitted();
-        self.wait_value(py, value, timeout)
+        self.wait_value(py, self.event.latest_or_first(), timeout)
     }
 
     /// Waits for signal `value`, submitted or not, as `wait` does.
@@ -103,7 +127,14 @@ impl Event {
         })
     }
 
-    /// Returns whether signal `value` (default: the latest) has completed. Raises as `wait` does.
+    /// Returns whether signal `value` (default: the latest) has completed; `False` if it was not submitted.
+    /// Raises as `wait` does.
+    #[pyo3(signature = (value = None))]
+    fn ready(&self, value: Option<u64>) -> Result<bool> {
+        self.done(value)
+    }
+
+    /// The same as `ready`.
     #[pyo3(signature = (value = None))]
     fn done(&self, value: Option<u64>) -> Result<bool> {
         Ok(match value {
@@ -119,9 +150,12 @@ impl Event {
     }
 
     /// Returns an awaitable that ends when signal `value`, submitted or not, has completed: in asyncio and
-    /// in trio. Cancelling it has no effect on the event.
-    fn reached<'py>(slf: &Bound<'py, Self>, value: u64) -> PyResult<Bound<'py, PyAny>> {
+    /// in trio. By default it is for the latest signal, or for the first one if there is none. Cancelling it has no
+    /// effect on the event.
+    #[pyo3(signature = (value = None))]
+    fn reached<'py>(slf: &Bound<'py, Self>, value: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         static REACHED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let value = value.unwrap_or_else(|| slf.get().event.latest_or_first());
         let reached = REACHED.import(slf.py(), "crosshandle._awaiting", "reached")?;
         reached.call1((slf, value))
     }
@@ -157,12 +191,13 @@ impl Event {
         }))
     }
 
-    /// Waits until the latest signals of all events have completed, at most `timeout` seconds.
+    /// Waits until the latest signals of all events have completed, at most `timeout` seconds. An event without a
+    /// signal is waited for until its first one.
     #[staticmethod]
     #[pyo3(signature = (events, timeout = None))]
     fn wait_all(py: Python<'_>, events: &Bound<'_, PyList>, timeout: Option<f64>) -> PyResult<()> {
         let events = clones(events)?;
-        let values = Vec::from_iter(events.iter().map(|event| (event, event.submitted())));
+        let values = Vec::from_iter(events.iter().map(|event| (event, event.latest_or_first())));
         let limit = interrupt::timeout(timeout)?;
         interrupt::wait(py, limit, |slice| {
             crosshandle::Event::wait_all_value(&values, Some(slice))
@@ -170,7 +205,7 @@ impl Event {
     }
 
     /// Waits until the latest signal of one of the events has completed, at most `timeout` seconds, and
-    /// returns that event's index.
+    /// returns that event's index. An event without a signal is waited for until its first one.
     #[staticmethod]
     #[pyo3(signature = (events, timeout = None))]
     fn wait_any(
@@ -179,7 +214,7 @@ impl Event {
         timeout: Option<f64>,
     ) -> PyResult<usize> {
         let events = clones(events)?;
-        let values = Vec::from_iter(events.iter().map(|event| (event, event.submitted())));
+        let values = Vec::from_iter(events.iter().map(|event| (event, event.latest_or_first())));
         let limit = interrupt::timeout(timeout)?;
         interrupt::wait(py, limit, |slice| {
             crosshandle::Event::wait_any_value(&values, Some(slice))

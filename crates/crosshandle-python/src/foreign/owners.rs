@@ -1,5 +1,6 @@
 //! Owners of lent memory: Python's objects that the library lets go of, on whatever thread.
 
+use crosshandle::adapter_support::PerProcess;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::{c_int, c_void};
@@ -14,9 +15,9 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct Owners(pub(crate) Vec<Py<PyAny>>);
 
 /// What is to be let go of.
-static LEFT: Mutex<Vec<Py<PyAny>>> = Mutex::new(Vec::new());
+static LEFT: PerProcess<Mutex<Vec<Py<PyAny>>>> = PerProcess::new(Mutex::default);
 /// Whether the main thread has been asked to.
-static IS_ASKED: AtomicBool = AtomicBool::new(false);
+static IS_ASKED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
 
 impl Drop for Owners {
     fn drop(&mut self) {

@@ -14,25 +14,65 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice};
 use std::sync::{Mutex, PoisonError};
+use std::{mem, process};
 
 /// What `close` takes.
-struct Closable<T>(Mutex<Option<T>>, &'static str);
+struct Closable<T> {
+    object: Mutex<Option<T>>,
+    what: &'static str,
+    /// The process that made it. A forked child lacks the threads of the link.
+    maker: u32,
+}
 
 impl<T: Clone> Closable<T> {
     fn new(object: T, what: &'static str) -> Self {
-        Self(Mutex::new(Some(object)), what)
+        Self {
+            object: Mutex::new(Some(object)),
+            what,
+            maker: process::id(),
+        }
     }
 
     fn get(&self) -> PyResult<T> {
-        let object = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let what = self.1;
+        let what = self.what;
+        if self.is_inherited() {
+            let error = crosshandle::Error::Unsupported(format!(
+                "this {what} was made before the process was forked: make one in the child, or start the child \
+                 with multiprocessing's 'spawn' or 'forkserver'"
+            ));
+            return Err(crate::error::Failure::from(error).into());
+        }
+        let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         object
             .clone()
             .ok_or_else(|| PyValueError::new_err(format!("this {what} was closed")))
     }
+}
+
+impl<T> Closable<T> {
+    fn is_inherited(&self) -> bool {
+        self.maker != process::id()
+    }
 
     fn take(&self) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        if self.is_inherited() {
+            return None;
+        }
+        let mut object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
+        object.take()
+    }
+}
+
+impl<T> Drop for Closable<T> {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            // Its drop would wait for threads of the parent.
+            let object = self
+                .object
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner);
+            mem::forget(object.take());
+        }
     }
 }
 

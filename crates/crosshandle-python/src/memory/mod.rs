@@ -9,6 +9,7 @@ use crate::error::{Failure, Result};
 use crate::foreign::owners::Owners;
 use crate::handle::MemoryHandle;
 use crate::interrupt::{detached, detached_for};
+use crosshandle::adapter_support::{PerProcess, check_birth};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -46,7 +47,8 @@ struct Live {
 }
 
 /// The memory of this process that is open, by address and a number.
-static LIVE: Mutex<BTreeMap<(usize, u64), Live>> = Mutex::new(BTreeMap::new());
+/// A forked child finds only what it has made or opened itself: it cannot share the rest.
+static LIVE: PerProcess<Mutex<BTreeMap<(usize, u64), Live>>> = PerProcess::new(Mutex::default);
 /// The length of the longest memory there ever was.
 static LONGEST: AtomicUsize = AtomicUsize::new(0);
 
@@ -204,6 +206,8 @@ impl SharedMemory {
 
     /// Returns a handle: a new one in the process that allocated it, else the one that it was opened by.
     pub(crate) fn handle(&self, read_only: bool) -> Result<crosshandle::MemoryHandle> {
+        // Memory that a forked child has inherited is kept by its parent alone.
+        check_birth(&self.context)?;
         Ok(match self.handle {
             Some(handle) => handle,
             None if read_only => self.memory.handle_read_only()?,

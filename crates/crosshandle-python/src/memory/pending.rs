@@ -33,7 +33,9 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 enum Kept {
     Memory(Arc<SharedMemory>),
     Physical(crosshandle::PhysicalMemory),
-    Event(#[expect(dead_code, reason = "it is kept until its drop")] crosshandle::Event),
+    /// An event, and an open of it by this process: the receiver counts as a process that has it open.
+    #[expect(dead_code, reason = "both are kept until their drop")]
+    Event(crosshandle::Event, Option<crosshandle::Event>),
 }
 
 /// A pickled object.
@@ -49,7 +51,7 @@ impl Pickle {
         let bytes = self.kept.iter().map(|kept| match kept {
             Kept::Memory(memory) => memory.memory.len(),
             Kept::Physical(memory) => memory.len(),
-            Kept::Event(_) => 0,
+            Kept::Event(..) => 0,
         });
         bytes.fold(0, usize::saturating_add)
     }
@@ -142,7 +144,7 @@ impl Table {
                     memories.entry(Arc::as_ptr(memory)).or_insert((0, memory)).0 += 1;
                 }
                 Kept::Physical(memory) => physical = physical.saturating_add(memory.len()),
-                Kept::Event(_) => {}
+                Kept::Event(..) => {}
             }
         }
         let own = memories
@@ -274,12 +276,12 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
         if let Ok(array) = object.cast::<Array>() {
             kept.push(Kept::Memory(Arc::clone(&array.get().memory)));
             if let Some(event) = array.get().event(py) {
-                kept.push(Kept::Event(event.get().event.clone()));
+                kept.push(kept_event(py, event.get())?);
             }
         } else if let Ok(memory) = object.cast::<Memory>() {
             kept.push(Kept::Memory(memory.get().shared()?));
         } else if let Ok(event) = object.cast::<Event>() {
-            kept.push(Kept::Event(event.get().event.clone()));
+            kept.push(kept_event(py, event.get())?);
         } else if let Ok(memory) = object.cast::<PhysicalMemory>() {
             kept.push(Kept::Physical(memory.get().memory.clone()));
         } else {
@@ -291,6 +293,20 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
         }
     }
     Ok(kept)
+}
+
+/// Returns what keeps an event until its receiver has opened it.
+fn kept_event(py: Python<'_>, event: &Event) -> PyResult<Kept> {
+    let opened = match event.is_own() {
+        true => {
+            let context = default_context(py, None)?;
+            let handle = event.event.handle().map_err(Failure::from)?;
+            let opened = context.get().0.open_event(&handle);
+            Some(opened.map_err(Failure::from)?)
+        }
+        false => None,
+    };
+    Ok(Kept::Event(event.event.clone(), opened))
 }
 
 /// Tells the sender of a pickle that this process has opened the object. A sender that has ended, or keeps it no

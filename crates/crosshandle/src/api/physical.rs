@@ -282,6 +282,7 @@ impl Physical {
 
     fn handle(&self, access: Access) -> Result<PhysicalMemoryHandle> {
         self.check_exportable()?;
+        self.core.check_birth()?;
         let credential = match self.exports.get(access) {
             Some(credential) => credential,
             None => {

@@ -1,6 +1,6 @@
 //! Queues: commands run in order, beside the host.
 
-use crate::api::command::{Command, LATEST};
+use crate::api::command::{Command, LATEST, SUBMITTED};
 use crate::api::event::Event;
 use crate::api::memory::Opened;
 use crate::error::{Error, Result};
@@ -174,7 +174,8 @@ impl Queue {
         ))
     }
 
-    /// Makes all commands submitted later wait for the latest signal of an event.
+    /// Makes all commands submitted later wait for the latest signal of an event. If there is none, they
+    /// wait for the first one.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -223,11 +224,16 @@ impl Queue {
 /// Gives waits for an event's latest signal its number, drops waits that are over, and finds out whether
 /// the others may fail.
 fn resolve_waits(submission: &mut Submission) {
+    let signal = submission.signal.as_ref();
     submission.waits.retain(|wait| {
-        if wait.number != LATEST {
-            return wait.event.outcome(wait.number) != Outcome::Complete;
-        }
-        let Some(latest) = wait.event.latest_pending() else {
+        let is_own = || signal.is_some_and(|signal| Arc::ptr_eq(signal, &wait.event));
+        let latest = match wait.number {
+            LATEST if !is_own() => wait.event.latest_pending(),
+            // A command never waits for its own signal, which may be the first one.
+            LATEST | SUBMITTED => wait.event.submitted_pending(),
+            number => return wait.event.outcome(number) != Outcome::Complete,
+        };
+        let Some(latest) = latest else {
             return false;
         };
         wait.number = latest;

@@ -324,7 +324,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
     /// Returns whether the exporter of a word's event is known to have ended: nobody tells of deaths then.
     fn is_orphan(&self, address: usize) -> bool {
         let first = self.words.get(&address).and_then(Word::first);
-        first.is_some_and(|first| first.liveness.is_known_abandoned())
+        first.is_some_and(|first| first.liveness.is_known_orphan())
     }
 
     /// Looks at the next words, so many that a sweep costs little however many there are, and at a

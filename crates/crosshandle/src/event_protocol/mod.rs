@@ -47,6 +47,10 @@
 //! survivor learns the owner of an unfinished signal, and completes a dead process's signals with
 //! the `FAILED` bit set ([`Slot::fail_orphans`]).
 //!
+//! A number that no submitter has taken is *abandoned* when no other process is left to take it
+//! ([`Liveness::is_abandoned`]). The exporter notes in `flags` which process ended last with the event
+//! open (`deaths.rs`).
+//!
 //! # Devices
 //! A device writes the upper half of a word, waits for the upper half of a word, and does nothing
 //! else ([`device`]). Four fields make up for that:
@@ -65,6 +69,7 @@
 
 mod await_set;
 mod backoff;
+mod deaths;
 mod device;
 mod native_mirror;
 mod recovery;

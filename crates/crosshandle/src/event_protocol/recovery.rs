@@ -14,14 +14,21 @@ pub(crate) trait Liveness {
     /// Returns whether the process that signals as `owner` has ended. May make a system call.
     fn is_dead(&self, owner: Owner) -> bool;
 
-    /// Returns whether the exporter has ended, so that a number not yet taken may never come.
+    /// Returns whether numbers not yet taken are abandoned: the exporter has ended, or a process ended
+    /// that had the event open, and no other process has it open now. May make a system call.
     fn is_abandoned(&self) -> bool {
         self.is_dead(Owner::EXPORTER)
     }
 
-    /// Returns whether the exporter is already known to have ended. Must be cheap: no system call.
+    /// Returns whether that is known already. Must be cheap: no system call.
     fn is_known_abandoned(&self) -> bool {
         false
+    }
+
+    /// Returns whether the exporter is known to have ended, so that no process reports deaths. Must be
+    /// cheap: no system call.
+    fn is_known_orphan(&self) -> bool {
+        self.is_known_abandoned()
     }
 
     /// Asks to have the signals of a process failed when it ends, in case nobody else does that. `owner`

@@ -17,6 +17,8 @@
 //! | `flags` | 0 `DEVICE_SIGNALS` | devices signal the event; set once | submitters of device signals | waiters (they sleep in steps), signallers (they keep `finished`) |
 //! | | 1 `MAY_FAIL` | signals may fail although no process dies; set once | submitters | submitters of dependent commands |
 //! | | 2 `MIRROR_REQUESTED` | a queue would rather wait for the driver's own event; set once | submitters of device waits | signallers |
+//! | | 4–15 `LATEST_DEATH` | owner that was the latest to end with the event open; 0: none | the exporter | waiters for numbers not yet taken |
+//! | | 16 `ALONE` | one process alone has the event open, and no other can open it; set once | the exporter | that process's waiters |
 //! | | 24–31 `REVOCATION` | count of revocations of the native mirror, twice each; odd during one; wraps | processes that revoke | submitters of device waits |
 //! | `finished[i]` | 0–63 | a number of the word that has finished for certain; kept only with `DEVICE_SIGNALS`; only grows | signallers, queues that find a device's signal done, survivors | survivors |
 //! | `failed_from[i]` | 0–63 | first number of the latest range of failed signals; 0: none | signallers and survivors, before the word | waiters |
@@ -55,6 +57,12 @@ pub(super) const DEVICE_SIGNALS: u32 = 1;
 pub(super) const MAY_FAIL: u32 = 1 << 1;
 /// Bit of `flags`: a queue would rather have waited for the driver's own event.
 pub(super) const MIRROR_REQUESTED: u32 = 1 << 2;
+/// Lowest bit of the owner in `flags` that was the latest to end with the event open.
+pub(super) const LATEST_DEATH_SHIFT: u32 = 4;
+/// Bits of `flags` that hold that owner.
+pub(super) const LATEST_DEATH: u32 = (Owner::MAX as u32) << LATEST_DEATH_SHIFT;
+/// Bit of `flags`: one process alone has the event open, and no other can open it.
+pub(super) const ALONE: u32 = 1 << 16;
 /// Lowest bit of the count in `flags` that every revocation of the native mirror raises by two.
 /// The count wraps.
 pub(super) const REVOCATION: u32 = 1 << 24;

@@ -29,7 +29,7 @@ pub(crate) enum WaitError {
     TimedOut,
     /// The signal completed with an error.
     Failed(FailureReason),
-    /// The signal was never submitted, and the event's exporter has ended.
+    /// The signal was never submitted, and the processes that could have submitted it have ended.
     Abandoned,
 }
 
@@ -89,16 +89,35 @@ pub(crate) struct Interrupt<'a> {
 }
 
 impl Slot {
-    /// Returns the number of the latest signal; `None` if `COMPLETE` says that all are complete.
+    /// Returns the number of the signal that a wait without a number is for: the latest one, or the
+    /// first one if there is none. `None` if there is one, and `COMPLETE` says that all are complete.
+    #[inline]
+    pub(crate) fn awaited(&self) -> Option<u64> {
+        let issued = self.load_issued();
+        let number = issued.number();
+        (!issued.is_complete() || number == 0).then(|| number.max(1))
+    }
+
+    /// Returns the number of the latest signal; `None` if there is none, or if `COMPLETE` says that all
+    /// are complete.
     #[inline]
     pub(crate) fn unfinished(&self) -> Option<u64> {
         let issued = self.load_issued();
         (!issued.is_complete()).then(|| issued.number())
     }
 
-    /// Returns the number of the latest signal; `None` if it has completed without an error.
+    /// Returns the number that a wait without a number [is for](Self::awaited), unless that signal has
+    /// completed without an error.
     #[inline]
     pub(crate) fn latest_pending(&self) -> Option<u64> {
+        let number = self.awaited()?;
+        (self.outcome_by_word(number) != Outcome::Complete).then_some(number)
+    }
+
+    /// Returns the number of the latest signal; `None` if there is none, or if it has completed without
+    /// an error.
+    #[inline]
+    pub(crate) fn submitted_pending(&self) -> Option<u64> {
         let number = self.unfinished()?;
         (self.outcome_by_word(number) != Outcome::Complete).then_some(number)
     }
@@ -172,8 +191,11 @@ impl Slot {
         let mut entry = None;
         loop {
             let in_steps = self.is_device_signalled();
-            let Some(sleep) = backoff.next(in_steps, liveness.is_known_abandoned()) else {
-                return Err(WaitError::TimedOut);
+            let Some(sleep) = backoff.next(in_steps, liveness.is_known_orphan()) else {
+                return Err(match target.never_comes() {
+                    true => WaitError::Abandoned,
+                    false => WaitError::TimedOut,
+                });
             };
             target.watch_owner();
             // Before the last look, so that whoever has something to tell finds the sleeper.
@@ -353,7 +375,7 @@ impl Target<'_> {
         self.liveness.watch(&|| self.slot.owner_of(self.number));
     }
 
-    /// Returns whether the exporter is known to have ended before anybody took the number.
+    /// Returns whether no submitter has taken the number, and none is known to be left.
     pub(super) fn never_comes(&self) -> bool {
         self.liveness.is_known_abandoned() && self.number > self.slot.issued()
     }
@@ -366,14 +388,14 @@ impl Target<'_> {
         }
     }
 
-    /// Fails what a dead process left on this word. Returns an error if the number was never taken
-    /// and the exporter has ended.
+    /// Fails the signals that a dead process left on this word. Returns an error if the number was
+    /// never taken and is abandoned.
     fn check_liveness(&self) -> Result<(), WaitError> {
         if self.number <= self.slot.issued() {
             self.slot.fail_orphans_on(self.number % RING, self.liveness);
             return Ok(());
         }
-        // Read again afterwards: the exporter may have submitted the signal and then ended.
+        // Read again afterwards: a process may have submitted the signal and then ended.
         if self.liveness.is_abandoned() && self.number > self.slot.issued() {
             return Err(WaitError::Abandoned);
         }
@@ -394,7 +416,7 @@ pub(crate) fn wait_any(
     let mut spin_end = may_spin.then(|| Instant::now() + SPIN_TIME);
     let mut words = Vec::with_capacity(targets.len() + 1);
     let device = |target: &Target<'_>| target.slot.is_device_signalled();
-    let orphaned = |target: &Target<'_>| target.liveness.is_known_abandoned();
+    let orphaned = |target: &Target<'_>| target.liveness.is_known_orphan();
     let mut backoff = WaitBackoff::until(deadline);
     let mut entry = None;
     loop {
@@ -409,7 +431,10 @@ pub(crate) fn wait_any(
         let in_steps = targets.iter().any(device);
         let is_orphaned = targets.iter().any(orphaned);
         let Some(sleep) = backoff.next(in_steps, is_orphaned) else {
-            return Some((0, Err(WaitError::TimedOut)));
+            return Some(match targets.iter().position(Target::never_comes) {
+                Some(index) => (index, Err(WaitError::Abandoned)),
+                None => (0, Err(WaitError::TimedOut)),
+            });
         };
         if let Some(end) = spin_end {
             platform::spin_hint();

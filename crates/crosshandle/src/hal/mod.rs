@@ -25,7 +25,7 @@
 //! # Validation
 //! The object layer (`api`) checks every argument once, before it calls a backend: ranges lie inside
 //! their memory, lengths are not zero, alignments are powers of two, objects belong to the context's
-//! device, and the process is not a forked child. A backend relies on that, and reports only what its
+//! device, and were made by this process and not before a fork. A backend relies on that, and reports only what its
 //! driver refuses, with the driver's own code ([`Error::Driver`](crate::Error::Driver)).
 //!
 //! Data from another process is not checked above: a backend checks an [`Import`] itself, its

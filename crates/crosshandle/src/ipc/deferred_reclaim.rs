@@ -9,6 +9,7 @@
 use super::chunks::Ledger;
 use super::records::KeepAlive;
 use crate::observe;
+use crate::os::fork::PerProcess;
 use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,9 +46,9 @@ pub(super) struct Deferred {
     _keep: KeepAlive,
 }
 
-static DEFERRED: Mutex<VecDeque<Deferred>> = Mutex::new(VecDeque::new());
+static DEFERRED: PerProcess<Mutex<VecDeque<Deferred>>> = PerProcess::new(Mutex::default);
 /// The number of deferred records, so that looking costs nothing while there are none.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static COUNT: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
 
 /// Keeps `keep` as long as a process has the context's record open, of memory in `segment`.
 pub(super) fn add(

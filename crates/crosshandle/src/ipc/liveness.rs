@@ -29,9 +29,10 @@
 use super::tuning::RETRY_INTERVAL;
 use crate::error::{Error, Result};
 use crate::os::descriptor_table::{self, PrivateTable};
+use crate::os::fork::{Birth, PerProcess};
+use crate::os::is_planted;
 use crate::os::lock::{self, LockKind};
 use crate::os::socket::{self, FEW_DESCRIPTORS, Received};
-use crate::os::{is_planted, process};
 use crate::sync::{Deadline, Mutex};
 use crate::threads::ThreadKind;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -70,11 +71,12 @@ pub(super) struct LivenessLock {
     locks: &'static LivenessLocks,
     file: FileId,
     index: u64,
+    birth: Birth,
 }
 
-static LOCKS: OnceLock<LivenessLocks> = OnceLock::new();
+static LOCKS: PerProcess<OnceLock<LivenessLocks>> = PerProcess::new(OnceLock::new);
 /// Held while the thread is started, so that it is started once, and again if that failed.
-static STARTING: Mutex<()> = Mutex::new(());
+static STARTING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 impl LivenessLocks {
     /// Returns the locks' owner, and starts the thread if it does not run yet.
@@ -106,10 +108,6 @@ impl LivenessLocks {
         index: u64,
         kind: LockKind,
     ) -> Result<LivenessLock, Errno> {
-        if process::is_forked() {
-            // The thread is the parent's.
-            return Err(Errno::PERM);
-        }
         let status = fstat(file)?;
         let id = FileId {
             device: status.st_dev,
@@ -125,6 +123,7 @@ impl LivenessLocks {
             locks: self,
             file: id,
             index,
+            birth: Birth::here(),
         })
     }
 
@@ -168,7 +167,7 @@ impl Drop for LivenessLock {
             return;
         };
         // The thread is the parent's.
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return;
         }
         let released = link.lock().release(self.file, self.index);

@@ -2,9 +2,9 @@
 
 pub(crate) use super::fork::{is_forked, watch_forks};
 
+use super::fork::PerProcess;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Returns the number of the CPU that runs the caller at the moment.
@@ -21,8 +21,7 @@ pub(crate) fn current_cpu() -> u32 {
 /// and differs between machines and boots; 1 where it is unknown, as without `/proc`. Handles carry it;
 /// [`AnyHandle::explain`](crate::handle::AnyHandle::explain) compares it.
 pub fn host_identity() -> u64 {
-    static IDENTITY: OnceLock<u64> = OnceLock::new();
-    *IDENTITY.get_or_init(|| {
+    static IDENTITY: PerProcess<u64> = PerProcess::new(|| {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let digits: String = boot_id
             .unwrap_or_default()
@@ -33,7 +32,8 @@ pub fn host_identity() -> u64 {
         u64::from_str_radix(&digits, 16)
             .unwrap_or(UNKNOWN_HOST)
             .max(UNKNOWN_HOST)
-    })
+    });
+    *IDENTITY
 }
 
 /// What [`host_identity`] returns where there is no `/proc`.

@@ -7,7 +7,9 @@
 //! A thread keeps its entries under a lock of its own, so sleepers don't hinder each other.
 
 use super::{futex, process};
+use crate::os::fork::{Birth, PerProcess};
 use crate::sync::Mutex;
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,10 +42,13 @@ struct Entries {
 }
 
 /// The entries of every thread that has slept and has not ended.
-static THREADS: Mutex<Vec<Arc<Entries>>> = Mutex::new(Vec::new());
+static THREADS: PerProcess<Mutex<Vec<Arc<Entries>>>> = PerProcess::new(Mutex::default);
 
 /// A thread's entries in [`THREADS`], until the thread ends.
-struct OwnEntries(Arc<Entries>);
+struct OwnEntries {
+    entries: Arc<Entries>,
+    birth: Birth,
+}
 
 impl OwnEntries {
     fn take() -> Self {
@@ -52,20 +57,35 @@ impl OwnEntries {
             sleepers: Mutex::default(),
         });
         THREADS.lock().push(Arc::clone(&entries));
-        Self(entries)
+        Self {
+            entries,
+            birth: Birth::here(),
+        }
+    }
+
+    /// Returns the calling thread's entries; `None` if the thread ends. In a forked child they are new: the
+    /// thread has another id there.
+    fn get() -> Option<Arc<Entries>> {
+        let get = |own: &RefCell<Self>| {
+            let mut own = own.borrow_mut();
+            if own.birth.is_inherited() {
+                *own = Self::take();
+            }
+            Arc::clone(&own.entries)
+        };
+        OWN_ENTRIES.try_with(get).ok()
     }
 }
 
 impl Drop for OwnEntries {
     fn drop(&mut self) {
-        if !process::is_forked() {
-            THREADS.lock().retain(|other| !Arc::ptr_eq(other, &self.0));
-        }
+        let is_other = |other: &Arc<Entries>| !Arc::ptr_eq(other, &self.entries);
+        THREADS.lock().retain(is_other);
     }
 }
 
 thread_local! {
-    static OWN_ENTRIES: OwnEntries = OwnEntries::take();
+    static OWN_ENTRIES: RefCell<OwnEntries> = RefCell::new(OwnEntries::take());
 }
 
 /// The calling thread's entry among the sleepers, until this is dropped.
@@ -77,13 +97,9 @@ pub(crate) struct Entry {
 }
 
 /// Enters the calling thread among the sleepers. To miss no [`wake_all`], it looks afterwards
-/// whether it has a reason to sleep. `None`: the thread ends, or the process is a forked child, whose
-/// locks may be held by threads of its parent; the thread is not woken early then.
+/// whether it has a reason to sleep. `None`: the thread ends, and is not woken early then.
 pub(crate) fn enter(awaited: impl IntoIterator<Item = Awaited>) -> Option<Entry> {
-    if process::is_forked() {
-        return None;
-    }
-    let entries = OWN_ENTRIES.try_with(|own| Arc::clone(&own.0)).ok()?;
+    let entries = OwnEntries::get()?;
     let since = process::monotonic_nanoseconds();
     let thread = entries.thread;
     let mut sleepers = entries.sleepers.lock();
@@ -106,17 +122,11 @@ impl Drop for Entry {
 
 /// Returns the id of the calling thread, without a system call; `None` where [`enter`] makes no entry.
 pub(crate) fn thread() -> Option<u32> {
-    if process::is_forked() {
-        return None;
-    }
-    OWN_ENTRIES.try_with(|own| own.0.thread).ok()
+    Some(OwnEntries::get()?.thread)
 }
 
 /// Returns what the sleeping threads of this process wait for.
 pub(crate) fn list() -> Vec<Sleeper> {
-    if process::is_forked() {
-        return Vec::new();
-    }
     let threads = THREADS.lock();
     let mut all = Vec::new();
     for entries in threads.iter() {

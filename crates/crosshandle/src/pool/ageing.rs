@@ -9,6 +9,7 @@
 
 use super::tuning::{AGEING_INTERVAL, SMALLEST_RELEASED_BYTES};
 use super::{Class, Pool, PoolSegment, Pooled};
+use crate::os::fork::PerProcess;
 use crate::os::process;
 use crate::sync::{Mutex, MutexGuard};
 use crate::threads::{background, driver_jobs};
@@ -23,7 +24,7 @@ trait Ages: Send + Sync {
 }
 
 /// The pools that have much that is free.
-static POOLS: Mutex<Vec<Weak<dyn Ages>>> = Mutex::new(Vec::new());
+static POOLS: PerProcess<Mutex<Vec<Weak<dyn Ages>>>> = PerProcess::new(Mutex::default);
 /// The process whose thread looks at them; 0 for none. Changed under the lock.
 static LOOKER: AtomicU32 = AtomicU32::new(0);
 

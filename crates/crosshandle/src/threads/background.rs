@@ -9,7 +9,7 @@ use super::ThreadKind;
 use super::tuning::{BACKGROUND_IDLE, MAX_BOUNDED_JOBS};
 use crate::error::Result;
 use crate::observe::Limit;
-use crate::os::process;
+use crate::os::fork::PerProcess;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -38,14 +38,16 @@ struct Service {
     available: usize,
 }
 
-static SERVICE: Mutex<Service> = Mutex::new(Service {
-    bounded: VecDeque::new(),
-    blocking: VecDeque::new(),
-    running_bounded: 0,
-    available: 0,
+static SERVICE: PerProcess<Mutex<Service>> = PerProcess::new(|| {
+    Mutex::new(Service {
+        bounded: VecDeque::new(),
+        blocking: VecDeque::new(),
+        running_bounded: 0,
+        available: 0,
+    })
 });
 /// Notified of each job that is queued.
-static QUEUED: Condvar = Condvar::new();
+static QUEUED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
@@ -54,8 +56,7 @@ thread_local! {
 /// Runs a job soon. A job that panics ends; nothing else does.
 ///
 /// If the system starts no more threads, the job waits until a background thread has ended another
-/// job, or until the next call that can start one. In a forked child the job is forgotten, not
-/// dropped: what it would free is the parent's.
+/// job, or until the next call that can start one. A forked child has a service of its own.
 pub fn run(job: impl FnOnce() + Send + 'static) {
     submit(Box::new(job), Class::Bounded);
 }
@@ -98,15 +99,10 @@ pub(crate) fn is_own_thread() -> bool {
 /// whether there are such jobs still: who can should call this again after
 /// [`START_RETRY`](super::tuning::START_RETRY).
 pub(crate) fn start_missing_threads() -> bool {
-    !process::is_forked() && start_missing(SERVICE.lock()).is_err()
+    start_missing(SERVICE.lock()).is_err()
 }
 
 fn submit(job: Job, class: Class) {
-    if process::is_forked() {
-        // The threads are the parent's, and so is the thread that may hold the lock.
-        std::mem::forget(job);
-        return;
-    }
     let mut service = SERVICE.lock();
     match class {
         Class::Bounded => service.bounded.push_back(job),

@@ -9,7 +9,7 @@ use super::ThreadKind;
 use super::background::contain;
 use super::tuning::DISPOSER_IDLE;
 use crate::observe::Limit;
-use crate::os::fork::{self, KeptFromChildren};
+use crate::os::fork::{Birth, KeptFromChildren, PerProcess};
 use crate::os::is_planted;
 use crate::os::memfd;
 use crate::os::socket::{self, Guard};
@@ -25,22 +25,19 @@ struct Disposer {
     is_running: bool,
 }
 
-static DISPOSER: Mutex<Disposer> = Mutex::new(Disposer {
-    queue: VecDeque::new(),
-    is_running: false,
+static DISPOSER: PerProcess<Mutex<Disposer>> = PerProcess::new(|| {
+    Mutex::new(Disposer {
+        queue: VecDeque::new(),
+        is_running: false,
+    })
 });
 /// Notified of what is added to the queue.
-static ADDED: Condvar = Condvar::new();
+static ADDED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
 /// Drops a value on the disposer thread. Never waits.
 ///
-/// If the system starts no more threads, the value stays until the next one is disposed of. In a
-/// forked child it is forgotten: what it would close is the parent's.
+/// If the system starts no more threads, the value stays until the next one is disposed of.
 pub(crate) fn dispose(value: impl Send + 'static) {
-    if fork::is_forked() {
-        std::mem::forget(value);
-        return;
-    }
     let mut disposer = DISPOSER.lock();
     disposer.queue.push_back(Box::new(value));
     if disposer.is_running {
@@ -154,6 +151,7 @@ pub(crate) struct PeerStream<T: Send + 'static = ()> {
     /// `None` only while it is being dropped.
     stream: Option<(KeptFromChildren, T)>,
     guard: Guard,
+    birth: Birth,
 }
 
 impl<T: Send + 'static> PeerStream<T> {
@@ -163,6 +161,7 @@ impl<T: Send + 'static> PeerStream<T> {
         Self {
             stream: Some((KeptFromChildren::new(stream), counted)),
             guard,
+            birth: Birth::here(),
         }
     }
 
@@ -192,7 +191,7 @@ impl<T: Send + 'static> AsFd for PeerStream<T> {
 
 impl<T: Send + 'static> Drop for PeerStream<T> {
     fn drop(&mut self) {
-        if fork::is_forked() {
+        if self.birth.is_inherited() {
             // The parent counts it.
             std::mem::forget(self.stream.take());
             return;

@@ -5,7 +5,7 @@
 
 use super::background;
 use super::tuning::DRIVER_JOB_WAIT;
-use crate::os::process;
+use crate::os::fork::PerProcess;
 use crate::sync::{Condvar, Deadline, Mutex};
 use std::collections::BTreeSet;
 
@@ -18,13 +18,15 @@ struct Unfinished {
     waiting: usize,
 }
 
-static UNFINISHED: Mutex<Unfinished> = Mutex::new(Unfinished {
-    next: 0,
-    numbers: BTreeSet::new(),
-    waiting: 0,
+static UNFINISHED: PerProcess<Mutex<Unfinished>> = PerProcess::new(|| {
+    Mutex::new(Unfinished {
+        next: 0,
+        numbers: BTreeSet::new(),
+        waiting: 0,
+    })
 });
 /// Notified of each one that ends.
-static ENDED: Condvar = Condvar::new();
+static ENDED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
 /// Work that [`wait`] waits for, until this is dropped.
 #[must_use = "nobody waits for the work once this is dropped"]
@@ -49,12 +51,8 @@ impl Drop for Announced {
     }
 }
 
-/// Runs a job that calls a driver on a background thread. In a forked child it is forgotten.
+/// Runs a job that calls a driver on a background thread.
 pub(crate) fn run(job: impl FnOnce() + Send + 'static) {
-    if process::is_forked() {
-        std::mem::forget(job);
-        return;
-    }
     let announced = announce();
     background::run(move || {
         // Ends when the job has, also if it panics.
@@ -72,7 +70,7 @@ pub(crate) fn drop_later(value: impl Send + 'static) {
 /// handed on, at most for [`DRIVER_JOB_WAIT`]. A background thread does not wait, since it might wait
 /// for itself.
 pub(crate) fn wait() {
-    if process::is_forked() || background::is_own_thread() {
+    if background::is_own_thread() {
         return;
     }
     let deadline = Deadline::after(DRIVER_JOB_WAIT);

@@ -8,8 +8,7 @@ use super::background::contain;
 use super::driver_jobs;
 use super::tuning::{EPOLL_EVENTS, SOURCE_REST};
 use crate::error::{Error, Result};
-use crate::os::fork::KeptFromChildren;
-use crate::os::process;
+use crate::os::fork::{Birth, KeptFromChildren, PerProcess};
 use crate::sync::{HashMap, Mutex};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -77,27 +76,32 @@ impl Registration {
         if let Some(exchange) = EXCHANGE.get() {
             exchange.set_interest(self.0, false);
         }
-        Paused(self.0)
+        Paused(self.0, Birth::here())
     }
 }
 
 /// A source whose messages wait until this is dropped.
-pub(crate) struct Paused(u64);
+pub(crate) struct Paused(u64, Birth);
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        if let Some(exchange) = EXCHANGE.get() {
+        if !self.1.is_inherited()
+            && let Some(exchange) = EXCHANGE.get()
+        {
             exchange.set_interest(self.0, true);
         }
     }
 }
 
 /// A source that is watched until this is dropped.
-pub(crate) struct Watch(u64);
+pub(crate) struct Watch(u64, Birth);
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(exchange) = EXCHANGE.get() {
+        // In a forked child the number may be another source's.
+        if !self.1.is_inherited()
+            && let Some(exchange) = EXCHANGE.get()
+        {
             exchange.forget(self.0);
         }
     }
@@ -134,9 +138,9 @@ struct Exchange {
     next: AtomicU64,
 }
 
-static EXCHANGE: OnceLock<Exchange> = OnceLock::new();
+static EXCHANGE: PerProcess<OnceLock<Exchange>> = PerProcess::new(OnceLock::new);
 /// Held while the thread is started, so that it is started once, and again if that failed.
-static STARTING: Mutex<()> = Mutex::new(());
+static STARTING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 impl Exchange {
     fn get() -> Result<&'static Self> {
@@ -172,14 +176,10 @@ impl Exchange {
         epoll::add(&self.epoll, source.descriptor(), data, flags)
             .map_err(Error::os("watching a connection"))?;
         sources.insert(number, source);
-        Ok(Watch(number))
+        Ok(Watch(number, Birth::here()))
     }
 
     fn forget(&self, number: u64) {
-        // The sources are the parent's.
-        if process::is_forked() {
-            return;
-        }
         let mut sources = self.sources.lock();
         let source = sources.remove(&number);
         if let Some(source) = &source {
@@ -190,9 +190,6 @@ impl Exchange {
     }
 
     fn set_interest(&self, number: u64, messages: bool) {
-        if process::is_forked() {
-            return;
-        }
         let sources = self.sources.lock();
         if let Some(source) = sources.get(&number) {
             let (data, flags) = (EventData::new_u64(number), interest(&**source, messages));

@@ -163,11 +163,11 @@ impl<'a> Submission<'a> {
         self.waits.iter().try_fold(command, |command, event| {
             // An event that is complete need not be waited for.
             let event = event.inner()?;
-            let is_done = event.try_wait()?;
+            let is_done = event.try_wait_submitted()?;
             Ok(if is_done {
                 command
             } else {
-                command.after(event)
+                command.after_submitted(event)
             })
         })
     }
@@ -270,10 +270,10 @@ impl<'a> Submission<'a> {
         }
         let step = self.create_event()?;
         for command in commands {
-            let command = self.ordered(command)?.after(&step).signal(&step);
+            let command = self.ordered(command)?.after_submitted(&step).signal(&step);
             self.queue.inner().submit(command)?;
         }
-        self.submit(kind, last.after(&step), false)
+        self.submit(kind, last.after_submitted(&step), false)
     }
 
     /// Submits the parts of a run, one after the other and after the latest run whatever order the queue keeps, as if
@@ -300,9 +300,9 @@ impl<'a> Submission<'a> {
             }
             // An error of the latest run is no reason not to begin this one.
             if let Some(before) = latest.as_ref()
-                && (index > 0 || matches!(before.try_wait(), Ok(false)))
+                && (index > 0 || matches!(before.try_wait_submitted(), Ok(false)))
             {
-                command = command.after(before);
+                command = command.after_submitted(before);
             }
             let signal = signal.unwrap_or_else(|| step.clone());
             queue.submit(command.signal(&signal))?;
@@ -311,7 +311,7 @@ impl<'a> Submission<'a> {
         let done = self.create_event()?;
         let mut end = Command::marker();
         if let Some(before) = latest.as_ref() {
-            end = end.after(before);
+            end = end.after_submitted(before);
         }
         queue.submit(end.signal(&done))?;
         *latest = Some(done.clone());

@@ -76,7 +76,7 @@ impl Event {
             // A node is never submitted: the graph's runs are.
             return ur_event_status_t::UR_EVENT_STATUS_QUEUED;
         };
-        match inner.try_wait() {
+        match inner.try_wait_submitted() {
             Ok(true) => ur_event_status_t::UR_EVENT_STATUS_COMPLETE,
             Ok(false) if self.has_started() => ur_event_status_t::UR_EVENT_STATUS_RUNNING,
             Ok(false) => ur_event_status_t::UR_EVENT_STATUS_SUBMITTED,

@@ -173,7 +173,7 @@ fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<(
                 continue;
             }
         };
-        match inner.try_wait() {
+        match inner.try_wait_submitted() {
             Ok(true) => {}
             Ok(false) => unfinished.push((inner, inner.submitted())),
             Err(error) => result = result.and(Err(error.into())),

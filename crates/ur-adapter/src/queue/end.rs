@@ -41,7 +41,7 @@ impl QueueEnd {
 
     /// Returns whether the queue was dropped, and its commands are done.
     fn is_over(&self) -> bool {
-        let is_signalled = |event: &Event| !matches!(event.try_wait(), Ok(false));
+        let is_signalled = |event: &Event| !matches!(event.try_wait_submitted(), Ok(false));
         self.queue.strong_count() == 0 && self.of_dropped.lock().as_ref().is_none_or(is_signalled)
     }
 }

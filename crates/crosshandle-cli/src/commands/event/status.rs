@@ -33,6 +33,8 @@ struct Status {
 #[serde(rename_all = "snake_case")]
 /// State of an event's latest signal.
 enum SignalState {
+    /// There is no signal.
+    None,
     Complete,
     Pending,
     Failed,
@@ -41,6 +43,7 @@ enum SignalState {
 impl From<EventStatus> for Status {
     fn from(status: EventStatus) -> Self {
         let (state, error) = match status.latest {
+            None if status.submitted == 0 => (SignalState::None, None),
             None => (SignalState::Pending, None),
             Some(Ok(())) => (SignalState::Complete, None),
             Some(Err(error)) => (SignalState::Failed, Some(error.to_string())),
@@ -63,7 +66,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let mut table = output::table();
     table.set_header(["submitted", "completed", "latest signal"]);
     let latest = match (status.state, &status.error) {
-        (SignalState::Complete, _) if status.submitted == 0 => "none yet: complete".to_owned(),
+        (SignalState::None, _) => "none".to_owned(),
         (SignalState::Complete, _) => "complete".to_owned(),
         (SignalState::Pending, _) => "pending".to_owned(),
         (SignalState::Failed, error) => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Args {
     /// Handle of the event, or `-` for the first line of standard input
     handle: String,
-    /// Wait for signal N, which may be yet to come [default: the latest signal now]
+    /// Wait for signal N, which may be yet to come [default: the latest signal; the first one if there is none]
     #[arg(long, value_name = "N", conflicts_with = "next")]
     value: Option<u64>,
     /// Wait for the signal after the latest one
@@ -23,11 +23,10 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let begin = Instant::now();
     let event = super::open_event(&args.handle, args.timeout, settings)?;
-    let latest = event.submitted();
     let number = match args.value {
         Some(value) => value,
-        None if args.next => latest + 1,
-        None => latest,
+        None if args.next => event.submitted() + 1,
+        None => event.latest_or_first(),
     };
     settings.log(format_args!("waiting for signal {number}"));
     match args.timeout {

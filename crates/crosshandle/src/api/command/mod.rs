@@ -27,6 +27,10 @@ pub struct Command {
 /// this number.
 pub(crate) const LATEST: u64 = 0;
 
+/// The number that stands for the same signal, or for no wait if there is none. No signal has this
+/// number.
+pub(crate) const SUBMITTED: u64 = u64::MAX;
+
 impl Command {
     #[inline]
     pub(crate) fn new(work: Work) -> Self {
@@ -303,20 +307,29 @@ impl Command {
     }
 
     /// Makes the command start after the signal of `event` that is the latest when the command is
-    /// submitted.
+    /// submitted. If there is none, the command starts after the first one, unless the command itself
+    /// signals the event.
     #[inline]
     pub fn after(self, event: &Event) -> Self {
         self.wait(event, LATEST)
     }
 
+    /// Makes the command start after the signal of `event` that is the latest when the command is
+    /// submitted, as Unified Runtime does: if there is none, the command does not wait.
+    #[inline]
+    pub fn after_submitted(self, event: &Event) -> Self {
+        self.wait(event, SUBMITTED)
+    }
+
     /// Makes the command start after signal `value` of `event`, which may not have been submitted yet.
     #[inline]
     pub fn after_value(self, event: &Event, value: u64) -> Self {
-        // A fresh event is complete, at 0.
-        if value == 0 {
+        // Number 0 stands for no signal, and is complete.
+        if value == LATEST {
             return self;
         }
-        self.wait(event, value)
+        // No signal has a number as great as either.
+        self.wait(event, value.min(SUBMITTED - 1))
     }
 
     #[inline]

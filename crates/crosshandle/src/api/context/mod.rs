@@ -24,7 +24,6 @@ use crate::error::{Error, Result};
 use crate::handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
 use crate::ipc::{OpenDeadline, late_completion};
 use crate::observe;
-use crate::os::process;
 use crate::threads::driver_jobs;
 use crate::types::{
     Access, AllocationOptions, ImageDescription, MemoryKind, Pod, ProgramImage, ProgramOptions,
@@ -50,8 +49,10 @@ use zerocopy::IntoBytes;
 /// else. Use a second context for objects that a peer must not reach.
 ///
 /// # fork
-/// Not usable in a child made by `fork` without `exec`. Start peers with `exec` (as
-/// `std::process::Command` does).
+/// A child made by `fork` without `exec` starts afresh on the host: it makes contexts of its own there. It can
+/// read and write host memory that it has inherited. Contexts, events and queues that it has inherited, and other
+/// devices, are refused with [`Error::Unsupported`](crate::Error::Unsupported). Start peers that need these with
+/// `exec`, as `std::process::Command` does.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -70,7 +71,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.core.is_inherited() {
+            // Threads of the parent may hold locks that its parts would take.
+            std::mem::forget(Arc::clone(&self.core));
             return;
         }
         self.core.close();
@@ -122,7 +125,7 @@ impl Context {
     }
 
     #[inline]
-    fn core(&self) -> &Arc<ContextCore> {
+    pub(crate) fn core(&self) -> &Arc<ContextCore> {
         &self.inner.core
     }
 

@@ -164,7 +164,7 @@ impl Context {
     }
 
     /// Returns an event of the driver that happens when the latest signal of `event` is finished,
-    /// well or not.
+    /// well or not. If there is no signal so far, it happens at once.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where the driver has no events; [`Error::Driver`] if it refuses.
@@ -178,7 +178,7 @@ impl Context {
                 recorded.record(queue)
             }
         })));
-        self.event_queue()?.submit(record.after(event))?;
+        self.event_queue()?.submit(record.after_submitted(event))?;
         Ok(NativeEvent {
             inner,
             backend: self.device().info().backend,

@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::{Credential, ExportCells, KeepAlive, Particulars, Shared};
-use crate::os::process;
 use crate::pool::{Block, DEDICATED, Pooled, SizeClass};
 use crate::types::{Access, Address, AllocationOptions, MemoryKind};
 use std::mem;
@@ -40,9 +39,7 @@ impl Allocation {
         options: AllocationOptions,
     ) -> Result<Arc<Self>> {
         // A child's lists name memory that its parent has too.
-        if process::is_forked() {
-            return Err(Error::forked());
-        }
+        core.check_birth()?;
         let class = pool.class_of(options.len, options.align)?;
         let allocation = match pool.take(class) {
             Some(allocation) => {
@@ -102,7 +99,7 @@ impl Allocation {
     /// Gives the block back to its pool as it is, ready for the next allocation. One that was
     /// exported, or that a command still uses, is dropped instead.
     pub(crate) fn free(self: Arc<Self>) {
-        if process::is_forked() {
+        if self.core.is_inherited() {
             mem::forget(self);
             return;
         }
@@ -191,6 +188,7 @@ impl Allocation {
                 "offset {offset} is not inside {len} bytes of memory"
             )));
         }
+        self.core.check_birth()?;
         let credential = self.export(access)?;
         // See `free`.
         if self.len.load(Ordering::SeqCst) == 0 {
@@ -236,7 +234,7 @@ impl Pooled for Arc<Allocation> {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.core.is_inherited() {
             return;
         }
         self.core.forget_address(self.start.get());

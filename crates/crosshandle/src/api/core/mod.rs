@@ -13,9 +13,10 @@ pub use options::ContextOptions;
 use crate::api::device::Device;
 use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendDevice, Segment};
-use crate::handle::{DeviceUuid, Fields};
+use crate::handle::{BackendKind, DeviceUuid, Fields};
 use crate::ipc::broker::address;
 use crate::ipc::{Attachment, Credential, Exporter, First, OpenDeadline, Origin};
+use crate::os::fork::Birth;
 use crate::os::process;
 use crate::pool;
 use crate::pool::{PoolOptions, Trimmed, Usage};
@@ -57,6 +58,7 @@ pub(crate) struct ContextCore {
     pid: u32,
     host: u64,
     uuid: DeviceUuid,
+    birth: Birth,
 }
 
 impl ContextCore {
@@ -67,7 +69,8 @@ impl ContextCore {
         create: impl FnOnce(&dyn BackendDevice) -> Result<Arc<dyn BackendContext>>,
     ) -> Result<Self> {
         process::watch_forks();
-        if process::is_forked() {
+        // Drivers have lost their threads.
+        if device.info().backend != BackendKind::Host && process::is_forked() {
             return Err(Error::forked());
         }
         let exporter_id = address::exporter_id()?;
@@ -94,11 +97,27 @@ impl ContextCore {
             exporter_id,
             pid: process::pid(),
             host: process::host_identity(),
+            birth: Birth::here(),
         })
     }
 
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Refuses a context that was made before this process was forked.
+    #[inline]
+    pub(crate) fn check_birth(&self) -> Result<()> {
+        match self.birth.is_inherited() {
+            true => Err(Error::forked()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether the context was made before this process was forked.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.birth.is_inherited()
     }
 
     pub(crate) fn backend(&self) -> &Arc<dyn BackendContext> {
@@ -195,9 +214,7 @@ impl ContextCore {
     /// its device does not matter.
     #[inline]
     pub(crate) fn check_event(&self, fields: &Fields) -> Result<()> {
-        if process::is_forked() {
-            return Err(Error::forked());
-        }
+        self.check_birth()?;
         if fields.host == self.host || process::may_be_this_host(fields.host) {
             return Ok(());
         }

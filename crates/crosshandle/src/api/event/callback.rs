@@ -4,6 +4,7 @@ use super::Event;
 use crate::error::Result;
 use crate::ipc::awaiting::{Await, Waiter};
 use crate::observe::waited;
+use crate::os::fork::PerProcess;
 use crate::sync::Mutex;
 use crate::threads::background::{self, contain};
 use std::collections::VecDeque;
@@ -31,9 +32,11 @@ struct DueCalls {
     has_job: bool,
 }
 
-static DUE: Mutex<DueCalls> = Mutex::new(DueCalls {
-    calls: VecDeque::new(),
-    has_job: false,
+static DUE: PerProcess<Mutex<DueCalls>> = PerProcess::new(|| {
+    Mutex::new(DueCalls {
+        calls: VecDeque::new(),
+        has_job: false,
+    })
 });
 
 /// Has a function called in its turn.

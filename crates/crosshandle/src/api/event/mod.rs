@@ -15,7 +15,6 @@ use crate::event_protocol::WaitMode;
 use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
 use crate::ipc::{Credential, EventCore, First, OpenDeadline};
 use crate::observe::waited;
-use crate::os::process;
 use crate::sync::Deadline;
 use crate::types::known;
 use std::fmt;
@@ -25,12 +24,16 @@ use std::time::Duration;
 /// A counter of signals, shared by all processes that have it open.
 ///
 /// Each signal gets the next number when it is submitted, by the host or in a queue, in any
-/// process. A wait without a number is for the latest signal; an event that was never signalled is
-/// complete. A wait with a number (a *value*) may be for a signal that was not submitted yet, so an
-/// event is also a timeline.
+/// process. A wait without a number is for the signal that was submitted last; if there is none, it is
+/// for the first signal, whichever process submits it. A wait with a number (a *value*) may be for a
+/// signal that was not submitted yet, so an event is also a timeline.
+/// [`wait_submitted`](Self::wait_submitted) and its siblings treat an event without a signal as complete.
 ///
 /// A process that ends with signals unfinished fails those: their waiters get
-/// [`Error::PeerDied`]; all other work carries on. Waits for numbers that were never submitted fail when the process that created the event ends.
+/// [`Error::PeerDied`]; all other work carries on. A wait for a number that was never submitted ends with
+/// the same error if the process that made the event ends. It also does if another process ends that had
+/// the event open, and no other process has it open then. A process that never opened the event cannot
+/// be missed: give each wait a timeout.
 ///
 /// Cheap to clone; any thread may use it. Dropping the last clone closes the event for this process
 /// alone. A write before a signal is visible after a wait for that signal.
@@ -111,7 +114,8 @@ pub struct EventStatus {
     pub submitted: u64,
     /// The greatest number such that it and all before it are finished.
     pub completed: u64,
-    /// The result of the signal that was submitted last; `None` while it is unfinished.
+    /// The result of the signal that was submitted last; `None` while it is unfinished, and if there is
+    /// none.
     pub latest: Option<Result<()>>,
 }
 
@@ -133,9 +137,7 @@ impl Event {
         let is_shareable = options.is_shareable().ok_or_else(|| {
             Error::invalid("an event can be shareable or take timestamps, but not both")
         })?;
-        if process::is_forked() {
-            return Err(Error::forked());
-        }
+        context.check_birth()?;
         let core = EventCore::create(
             context.exporter(),
             options.mode(),
@@ -206,6 +208,9 @@ impl Event {
 
     /// Returns a handle to the event.
     ///
+    /// This announces another process: waits of this process no longer end because of processes that
+    /// have ended before.
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
     /// for one that was itself opened from a handle (pass that handle on instead); limits of the
@@ -218,6 +223,7 @@ impl Event {
         };
         let context = self.exporter.as_ref().ok_or_else(refused)?;
         let credential = self.core.export()?.ok_or_else(refused)?;
+        self.core.forget_deaths();
         Ok(EventHandle::new(&Fields {
             segment: match self.core.is_isolated() {
                 true => ISOLATED_ARENA,
@@ -268,47 +274,93 @@ impl Event {
         self.core.abandon()
     }
 
-    /// Waits for the signal that was submitted last.
+    /// Waits for the signal that was submitted last. If there is none, waits for the first one.
     ///
     /// # Errors
-    /// [`Error::PeerDied`] if the process that submitted it ended first, [`Error::CommandFailed`]
-    /// if its command failed.
+    /// [`Error::PeerDied`] if the process that submitted the signal ended first, and as
+    /// [`wait_value`](Self::wait_value) if there is no signal; [`Error::CommandFailed`] if the signal's
+    /// command failed.
     #[inline]
     pub fn wait(&self) -> Result<()> {
+        waited(match self.core.awaited() {
+            None => Ok(()),
+            Some(number) => self.core.wait(number, Deadline::NEVER),
+        })
+    }
+
+    /// Waits for the signal that was submitted last, for at most `timeout`. If there is none, waits for
+    /// the first one.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; as [`wait`](Self::wait).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
+        waited(match self.core.awaited() {
+            None => Ok(()),
+            Some(number) => self.core.wait_for(number, timeout),
+        })
+    }
+
+    /// Returns whether there is a signal and the one submitted last has completed.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    #[inline]
+    pub fn try_wait(&self) -> Result<bool> {
+        match self.core.awaited() {
+            None => Ok(true),
+            Some(number) => self.try_wait_value(number),
+        }
+    }
+
+    /// Waits for what was submitted so far, as Unified Runtime does: for the signal that was submitted
+    /// last, or for nothing if there is none.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    #[inline]
+    pub fn wait_submitted(&self) -> Result<()> {
         waited(match self.core.unfinished() {
             None => Ok(()),
             Some(number) => self.core.wait(number, Deadline::NEVER),
         })
     }
 
-    /// Waits for the signal that was submitted last, for at most `timeout`.
+    /// Waits as [`wait_submitted`](Self::wait_submitted) does, for at most `timeout`.
     ///
     /// # Errors
     /// [`Error::TimedOut`]; as [`wait`](Self::wait).
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
+    pub fn wait_submitted_timeout(&self, timeout: Duration) -> Result<()> {
         waited(match self.core.unfinished() {
             None => Ok(()),
             Some(number) => self.core.wait_for(number, timeout),
         })
     }
 
-    /// Returns whether the signal that was submitted last has completed.
+    /// Returns whether what was submitted so far has completed; `true` if that is nothing.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
     #[inline]
-    pub fn try_wait(&self) -> Result<bool> {
+    pub fn try_wait_submitted(&self) -> Result<bool> {
         match self.core.unfinished() {
             None => Ok(true),
             Some(number) => self.try_wait_value(number),
         }
     }
 
+    /// Returns the number of the signal that a wait without a number is for: the one submitted last, or
+    /// 1 if there is none.
+    #[inline]
+    pub fn latest_or_first(&self) -> u64 {
+        self.submitted().max(1)
+    }
+
     /// Waits for signal `value`, which may not have been submitted yet.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); [`Error::PeerDied`] also if the signal has not been submitted and
-    /// the process that created the event ends.
+    /// As [`wait`](Self::wait). Also [`Error::PeerDied`] if the signal has not been submitted and no other
+    /// process is left to submit it: the process that made the event has ended, or a process ended that
+    /// had the event open, and no other process has it open.
     pub fn wait_value(&self, value: u64) -> Result<()> {
         waited(self.core.wait(value, Deadline::NEVER))
     }
@@ -324,9 +376,10 @@ impl Event {
     /// Returns whether signal `value` has completed.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// As [`wait_value`](Self::wait_value).
     pub fn try_wait_value(&self, value: u64) -> Result<bool> {
         match self.core.result(value) {
+            None if self.core.is_known_abandoned(value) => Err(self.core.abandoned(value)),
             None => Ok(false),
             Some(result) => result.map(|()| true),
         }
@@ -352,7 +405,7 @@ impl Event {
         EventStatus {
             submitted,
             completed: self.core.completed(),
-            latest: self.core.result(submitted),
+            latest: self.core.result(submitted.max(1)),
         }
     }
 
@@ -382,8 +435,8 @@ impl Event {
         })
     }
 
-    /// Waits until the latest signals of all events have completed, for at most `timeout`. Any number
-    /// of events may be given.
+    /// Waits until the latest signals of all events have completed, for at most `timeout`. An event
+    /// without a signal is waited for until its first one. Any number of events may be given.
     ///
     /// # Errors
     /// [`Error::TimedOut`]; the error of the first signal that fails, at once.
@@ -391,7 +444,7 @@ impl Event {
         // All are looked at first, so that signals submitted during the wait don't count.
         let unfinished = events
             .iter()
-            .filter_map(|event| Some((*event, event.core.unfinished()?)));
+            .filter_map(|event| Some((*event, event.core.awaited()?)));
         waited(wait_many::wait_all(unfinished.collect(), timeout))
     }
 
@@ -405,7 +458,8 @@ impl Event {
     }
 
     /// Waits until the latest signal of one of the events has completed, for at most `timeout`,
-    /// and returns that event's index in the list. Any number of events may be given.
+    /// and returns that event's index in the list. An event without a signal is waited for until its
+    /// first one. Any number of events may be given.
     ///
     /// # Errors
     /// [`Error::TimedOut`]; the error of the event that ended first, if it failed;
@@ -413,7 +467,7 @@ impl Event {
     pub fn wait_any(events: &[&Event], timeout: Option<Duration>) -> Result<usize> {
         let values: Vec<_> = events
             .iter()
-            .map(|event| (*event, event.submitted()))
+            .map(|event| (*event, event.latest_or_first()))
             .collect();
         Self::wait_any_value(&values, timeout)
     }
@@ -428,7 +482,7 @@ impl Event {
     }
 
     /// Returns a future that ends when signal `value`, submitted or not, has completed. For the latest
-    /// signal, give [`submitted`](Self::submitted).
+    /// signal, give [`latest_or_first`](Self::latest_or_first).
     pub fn reached(&self, value: u64) -> Reached {
         Reached::new(self.clone(), value)
     }

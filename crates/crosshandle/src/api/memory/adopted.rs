@@ -136,6 +136,7 @@ impl Adopted {
                 self.len
             )));
         }
+        self.core.check_birth()?;
         let credential = match self.exports.get(access) {
             Some(credential) => credential,
             None => {

@@ -4,7 +4,6 @@ use super::Memory;
 use crate::api::core::{Allocation, ContextCore, Pools, pool_of, trim};
 use crate::error::{Error, Result};
 use crate::os::mapping::HUGE_PAGE;
-use crate::os::process;
 use crate::pool::{Gauge, Usage};
 use crate::types::AllocationOptions;
 use std::fmt;
@@ -191,7 +190,7 @@ impl MemoryPool {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.core.is_inherited() {
             return;
         }
         for pool in &self.pools {

@@ -113,6 +113,7 @@ impl VirtualRangeExport {
     }
 
     fn handle_for(&self, access: Access) -> Result<MemoryHandle> {
+        self.core.check_birth()?;
         let credential = match self.exports.get(access) {
             Some(credential) => credential,
             None => {

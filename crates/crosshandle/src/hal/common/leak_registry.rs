@@ -5,6 +5,7 @@
 //! [`Memory::is_in_use`](crate::Memory::is_in_use) leave such uses out: no command that could end uses
 //! the memory, so its owner need not wait.
 
+use crate::os::fork::PerProcess;
 use crate::sync::Mutex;
 use std::any::Any;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type KeepAlive = Arc<dyn Any + Send + Sync>;
 
-static LEAKED: Mutex<Vec<KeepAlive>> = Mutex::new(Vec::new());
+static LEAKED: PerProcess<Mutex<Vec<KeepAlive>>> = PerProcess::new(Mutex::default);
 /// Whether anything was leaked. While nothing was, `count` needs no lock.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 

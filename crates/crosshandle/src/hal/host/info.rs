@@ -1,18 +1,18 @@
 //! The description of the host.
 
 use crate::handle::{BackendKind, DeviceUuid};
+use crate::os::fork::PerProcess;
 use crate::os::mapping::page_size;
 use crate::os::process;
 use crate::types::{Capabilities, DeviceInfo, known};
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Returns the description of the host as a device.
 pub(super) fn host() -> &'static DeviceInfo {
-    static HOST: OnceLock<DeviceInfo> = OnceLock::new();
-    HOST.get_or_init(describe)
+    static HOST: PerProcess<DeviceInfo> = PerProcess::new(describe);
+    &HOST
 }
 
 /// Returns the bytes of memory that can be allocated without swapping.

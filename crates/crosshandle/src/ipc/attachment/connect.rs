@@ -13,6 +13,7 @@ use crate::ipc::liveness::LivenessLocks;
 use crate::ipc::record::Credential;
 use crate::ipc::tuning::RECONNECT_INTERVAL;
 use crate::observe;
+use crate::os::fork::{Birth, PerProcess};
 use crate::os::socket::interrupt;
 use crate::os::{process, sleepers};
 use crate::sync::{Condvar, HashMap, Mutex, Turn};
@@ -22,14 +23,14 @@ use crate::threads::exchange::{Next, Registration, Source, watch};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// Attachments to other processes. `None`: one is being made.
 type Attachments = HashMap<ContextId, Option<Weak<Attachment>>>;
-static ATTACHMENTS: LazyLock<Mutex<Attachments>> = LazyLock::new(Mutex::default);
+static ATTACHMENTS: PerProcess<Mutex<Attachments>> = PerProcess::new(Mutex::default);
 /// Notified when an entry was filled or removed.
-static CHANGED: Condvar = Condvar::new();
+static CHANGED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
 impl Attachment {
     /// Returns the attachment to the context that made a handle, or to its holder, made now if there is
@@ -60,6 +61,7 @@ impl Attachment {
                 origin: context,
                 fetching: Turn::default(),
                 ends_with_it: OnceLock::new(),
+                birth: Birth::here(),
             }));
         }
         if is_local {
@@ -222,6 +224,7 @@ impl Attachment {
             origin,
             fetching: Turn::default(),
             ends_with_it: OnceLock::new(),
+            birth: Birth::here(),
         }))
     }
 
@@ -294,7 +297,7 @@ impl Drop for Vacancy {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return;
         }
         drop(self.ends_with_it.take());

@@ -23,6 +23,7 @@ use super::record::{Credential, Record};
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::observe::{self, Peer, Side};
+use crate::os::fork::Birth;
 use crate::os::process;
 use crate::sync::Turn;
 use crate::threads::exchange::Watch;
@@ -58,6 +59,7 @@ pub(crate) struct Attachment {
     fetching: Turn,
     /// Dropped when the attachment is, before anything else of it.
     ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
+    birth: Birth,
 }
 
 /// The way to the exporter.
@@ -185,10 +187,16 @@ impl Attachment {
         Some(open_count::try_open(count, generation, record.generation))
     }
 
+    /// Returns whether a process made this that this one was forked from.
+    #[inline]
+    pub(super) fn is_inherited(&self) -> bool {
+        self.birth.is_inherited()
+    }
+
     /// Ends one open of a record.
     #[inline]
     pub(crate) fn release(&self, record: u32) {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return;
         }
         if let Some(count) = self.ledger.count(record) {

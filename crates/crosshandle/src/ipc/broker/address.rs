@@ -1,6 +1,7 @@
 //! Addresses of exporters: one socket for each process, in a directory.
 
 use crate::error::{Error, Result};
+use crate::os::fork::PerProcess;
 use crate::os::process;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -41,7 +42,7 @@ impl PeerPolicy {
 
 /// Returns the random number that names this process to importers. Never zero.
 pub(crate) fn exporter_id() -> Result<u64> {
-    static ID: OnceLock<u64> = OnceLock::new();
+    static ID: PerProcess<OnceLock<u64>> = PerProcess::new(OnceLock::new);
     if let Some(id) = ID.get() {
         return Ok(*id);
     }

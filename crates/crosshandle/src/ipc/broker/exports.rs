@@ -39,8 +39,8 @@ pub(crate) trait Exports: Send + Sync {
         span: PieceSpan,
     ) -> Result<Fetch, Refusal>;
 
-    /// Finds the arena of an event, and the file of locks.
-    fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
+    /// Finds the arena of an event for an importer, and the file of locks.
+    fn arena(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
     /// Finds the native mirror of an event.
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal>;

@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
 use crate::ipc::tuning::{MAX_ACCEPTS, RESTORE_DELAY};
 use crate::observe::{self, Limit, Reason};
-use crate::os::fork::KeptFromChildren;
+use crate::os::fork::{Birth, KeptFromChildren, PerProcess};
 use crate::os::lock::LockKind;
+use crate::os::socket;
 use crate::os::socket::Guard;
-use crate::os::{process, socket};
 use crate::sync::Mutex;
 use crate::threads::background;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
@@ -41,6 +41,7 @@ pub(crate) struct Broker {
     is_shared: AtomicBool,
     /// The socket's name.
     name: String,
+    birth: Birth,
 }
 
 /// Where a broker listens. Dropped in this order.
@@ -62,7 +63,8 @@ struct Listening {
 type BrokerCell = Mutex<Weak<Broker>>;
 
 /// The directories that this process listens in, or is about to.
-static BROKERS: Mutex<BTreeMap<DirectoryId, Arc<BrokerCell>>> = Mutex::new(BTreeMap::new());
+static BROKERS: PerProcess<Mutex<BTreeMap<DirectoryId, Arc<BrokerCell>>>> =
+    PerProcess::new(Mutex::default);
 
 fn cell_of(id: DirectoryId) -> Arc<BrokerCell> {
     Arc::clone(BROKERS.lock().entry(id).or_default())
@@ -92,6 +94,7 @@ impl Broker {
                 chosen: chosen.map(Path::to_owned),
                 is_shared: AtomicBool::new(shared),
                 name: place_name(),
+                birth: Birth::here(),
             })
         });
         if let Ok(broker) = &created {
@@ -140,7 +143,7 @@ impl Broker {
     /// again, too; it may be gone because it is not wanted any more.
     #[cold]
     fn restore(self: &Arc<Self>, makes: bool) -> Result<()> {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return Ok(());
         }
         let mut place = self.place.lock();
@@ -329,7 +332,7 @@ impl Source for Removal {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return;
         }
         let place = self.place.lock();

@@ -4,11 +4,12 @@ use super::address::{self, PeerPolicy};
 use super::exports::Exports;
 use crate::handle::Key;
 use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
+use crate::os::fork::PerProcess;
 use crate::os::process;
 use crate::sync::HashMap;
 use crate::types::report::ProcessReport;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 /// A context that has exported something.
 struct Published {
@@ -17,14 +18,14 @@ struct Published {
 }
 
 /// All contexts of this process that have exported something, by number.
-static PUBLISHED: LazyLock<RwLock<HashMap<u32, Published>>> = LazyLock::new(RwLock::default);
+static PUBLISHED: PerProcess<RwLock<HashMap<u32, Published>>> = PerProcess::new(RwLock::default);
 
 /// The exports that answer for records which other processes have handed over to this one, by the
 /// records' keys. A key names its record alone, whatever context of whatever process that was in.
-static HELD: LazyLock<RwLock<HashMap<[u8; 16], Published>>> = LazyLock::new(RwLock::default);
+static HELD: PerProcess<RwLock<HashMap<[u8; 16], Published>>> = PerProcess::new(RwLock::default);
 
 /// When this process began to export, in nanoseconds since 1970.
-static STARTED: OnceLock<u64> = OnceLock::new();
+static STARTED: PerProcess<OnceLock<u64>> = PerProcess::new(OnceLock::new);
 /// Requests and connections that were refused before they were any context's.
 pub(super) static REFUSALS: AtomicU64 = AtomicU64::new(0);
 

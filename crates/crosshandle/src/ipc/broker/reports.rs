@@ -2,6 +2,7 @@
 
 use super::protocol::Refusal;
 use crate::ipc::tuning::MAX_REPORT_BYTES;
+use crate::os::fork::PerProcess;
 use crate::os::memfd;
 use crate::sync::Mutex;
 use crate::threads::driver_jobs;
@@ -23,9 +24,11 @@ struct Askers {
     is_busy: bool,
 }
 
-static ASKERS: Mutex<Askers> = Mutex::new(Askers {
-    waiting: Vec::new(),
-    is_busy: false,
+static ASKERS: PerProcess<Mutex<Askers>> = PerProcess::new(|| {
+    Mutex::new(Askers {
+        waiting: Vec::new(),
+        is_busy: false,
+    })
 });
 
 /// Has a report made by `describe`, and calls `asker` with it; both on a background thread. All who

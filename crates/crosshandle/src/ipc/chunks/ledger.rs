@@ -3,7 +3,7 @@
 //!
 //! The exporter makes it and sends it, so that it takes no descriptor from an importer. Both write it.
 
-use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
+use super::{ArenaKey, CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
 use crate::ipc::open_count;
@@ -158,6 +158,8 @@ pub(crate) struct Ledger {
     /// The segments that the importer was given, in the exporter. What it counts in others keeps
     /// nothing: whoever has one object's handle can write all counts.
     given: Mutex<BTreeSet<u32>>,
+    /// The same of event arenas.
+    given_arenas: Mutex<BTreeSet<ArenaKey>>,
     /// The file of the first chunk, where the importer shows by a lock that it lives.
     file: Option<OwnedFd>,
     /// That lock, in the importer.
@@ -308,6 +310,16 @@ impl Ledger {
     /// Notes that the importer is given a segment. Before the descriptor is sent.
     pub(crate) fn note_given(&self, segment: u32) {
         self.given.lock().insert(segment);
+    }
+
+    /// Notes that the importer is given an event arena. Before the descriptor is sent.
+    pub(crate) fn note_given_arena(&self, arena: ArenaKey) {
+        self.given_arenas.lock().insert(arena);
+    }
+
+    /// Returns whether the importer has an event open that lies in an arena.
+    pub(crate) fn has_event_open(&self, record: u32, arena: ArenaKey) -> bool {
+        self.is_open(record) && self.given_arenas.lock().contains(&arena)
     }
 
     /// Returns whether the importer has a record open, of memory in a segment or of an event.

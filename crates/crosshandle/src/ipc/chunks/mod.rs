@@ -82,6 +82,32 @@ pub(crate) const fn capacity(chunk: usize) -> usize {
     }
 }
 
+/// Returns the first record of a chunk.
+pub(crate) const fn first_of(chunk: usize) -> u32 {
+    match chunk {
+        0 => 0,
+        chunk => end_of(chunk as u32 - 1) as u32,
+    }
+}
+
+/// An arena of events among those of a context.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct ArenaKey(u32);
+
+impl ArenaKey {
+    /// Returns the key of the context's own arena in which a record's event lies.
+    pub(crate) fn common(record: u32) -> Self {
+        // No record lies in a chunk of this number.
+        let chunk = place_of(record).map_or(CHUNKS, RecordPlace::chunk);
+        Self(chunk as u32)
+    }
+
+    /// Returns the key of the arena of an event that has one to itself.
+    pub(crate) fn isolated(record: u32) -> Self {
+        Self(CHUNKS as u32 + 1 + record)
+    }
+}
+
 /// Returns the length of a file with so many bytes of contents: whole pages.
 pub(crate) fn file_len(bytes: usize) -> usize {
     bytes.next_multiple_of(page_size())
@@ -95,6 +121,7 @@ mod tests {
     fn every_record_has_one_place() {
         let mut next = 0;
         for chunk in 0..CHUNKS {
+            assert_eq!(first_of(chunk), next);
             for index in 0..capacity(chunk) {
                 assert_eq!(place_of(next), Some(RecordPlace { chunk, index }));
                 next += 1;

@@ -27,7 +27,8 @@ use crate::ipc::record::Record;
 use crate::ipc::tuning::{
     LATE_BATCH, LATE_COMPLETION_INTERVAL, LATE_ROUND_WAIT, MAX_LATE_SIGNALS, MAX_LATE_WORDS,
 };
-use crate::os::{is_planted, process};
+use crate::os::fork::PerProcess;
+use crate::os::is_planted;
 use crate::platform;
 use crate::platform::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
@@ -80,24 +81,25 @@ struct LateSignals {
     holder: Option<(ThreadId, BTreeSet<usize>)>,
 }
 
-static LATE: Mutex<LateSignals> = Mutex::new(LateSignals {
-    events: BTreeMap::new(),
-    has_job: false,
-    holder: None,
+static LATE: PerProcess<Mutex<LateSignals>> = PerProcess::new(|| {
+    Mutex::new(LateSignals {
+        events: BTreeMap::new(),
+        has_job: false,
+        holder: None,
+    })
 });
 
 /// Its upper half is raised when the job must look at the signals anew.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 /// Whether the job finishes signals at this moment, or hands on what is to be done after the last.
 /// Changed under the lock.
-static IS_IN_ROUND: AtomicBool = AtomicBool::new(false);
+static IS_IN_ROUND: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
 /// Notified when the job lets go of the events that it has looked at.
-static ROUND_ENDED: Condvar = Condvar::new();
+static ROUND_ENDED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
 /// Finishes a ticket as soon as the signals before it allow.
 pub(super) fn complete_later(core: &EventCore, ticket: Ticket, failure: Option<FailureReason>) {
-    if process::is_forked() {
-        // Whichever thread holds the lock is the parent's.
+    if core.is_inherited() {
         return;
     }
     let key = key(core);
@@ -130,7 +132,7 @@ pub(super) fn complete_later(core: &EventCore, ticket: Ticket, failure: Option<F
 /// Refuses if an event has as many late signals as it may have.
 #[cold]
 pub(super) fn check_limit(core: &EventCore) -> Result<()> {
-    if process::is_forked() || is_planted("finding-7") {
+    if is_planted("finding-7") {
         return Ok(());
     }
     let late = LATE.lock();
@@ -150,9 +152,6 @@ pub(super) fn check_limit(core: &EventCore) -> Result<()> {
 /// Finishes the late signals of an event whose turn has come because `number` has finished.
 #[cold]
 pub(super) fn finish_due_after(core: &EventCore, number: u64) {
-    if process::is_forked() {
-        return;
-    }
     if !finish_due(key(core), number) {
         let late = LATE.lock();
         if !late.events.contains_key(&key(core)) {
@@ -164,7 +163,7 @@ pub(super) fn finish_due_after(core: &EventCore, number: u64) {
 /// Leaves it to the last late signal to give the event's record back. `false`: there is none.
 #[cold]
 pub(super) fn give_back_later(core: &EventCore, exported: bool) -> bool {
-    if process::is_forked() {
+    if core.is_inherited() {
         return true;
     }
     let mut late = LATE.lock();
@@ -188,9 +187,6 @@ impl Drop for Ending {
 /// Forgets the late signals of an exporter or attachment, and waits until the job has let go of it,
 /// as a rule not at all.
 fn forget(role: usize) {
-    if process::is_forked() {
-        return;
-    }
     let mut late = LATE.lock();
     let is_ended = |key: &Key, _: &mut LateEvent| key.0 == role;
     let keys = (role, 0)..=(role, u32::MAX);
@@ -225,9 +221,8 @@ pub(crate) fn wait_for_round() {
 
 #[cold]
 fn wait_for_round_end() {
-    // The job, and whichever thread holds the lock, are the parent's. The job does not wait for
-    // itself.
-    if process::is_forked() || background::is_own_thread() {
+    // The job does not wait for itself.
+    if background::is_own_thread() {
         return;
     }
     let is_in_round = |_: &mut LateSignals| IS_IN_ROUND.load(Ordering::Relaxed);

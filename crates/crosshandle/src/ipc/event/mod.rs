@@ -24,7 +24,7 @@ use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
 use super::record::{Credential, Record};
 use super::records::AtomicKey;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner, Slot, WaitMode};
 use crate::handle::HandleKind;
 use crate::observe;
@@ -197,6 +197,7 @@ impl EventCore {
         let Role::Creator(exporter) = &self.role else {
             return Ok(None);
         };
+        self.check_birth()?;
         let record = self.record();
         if self.is_exported() {
             let key = self.key.load();
@@ -208,6 +209,25 @@ impl EventCore {
         self.key.store(credential.key);
         self.exported.store(true, Ordering::Release);
         Ok(Some(credential))
+    }
+
+    /// Returns whether the event is of a process that this one was forked from.
+    #[inline]
+    pub(super) fn is_inherited(&self) -> bool {
+        match &self.role {
+            Role::Creator(exporter) => exporter.is_inherited(),
+            Role::Opener(attachment) => attachment.is_inherited(),
+        }
+    }
+
+    /// Refuses an event that a forked child has inherited: its parent counts what it signals, and tells it of
+    /// deaths.
+    #[inline]
+    pub(crate) fn check_birth(&self) -> Result<()> {
+        match self.is_inherited() {
+            true => Err(Error::forked()),
+            false => Ok(()),
+        }
     }
 
     fn record(&self) -> Record {

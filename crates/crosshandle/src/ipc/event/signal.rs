@@ -16,6 +16,7 @@ impl EventCore {
     /// completes at once, or as soon as all earlier ones have finished.
     #[inline]
     pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
+        self.check_birth()?;
         observe::signalled();
         let latest = self.latest.load(Ordering::Relaxed);
         match self.slot().try_signal_after(latest) {
@@ -29,6 +30,7 @@ impl EventCore {
 
     /// Signals all numbers up to `value` from the host, as [`signal`](Self::signal) does.
     pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
+        self.check_birth()?;
         observe::signalled();
         self.signal_later(Some(value))
     }
@@ -54,6 +56,7 @@ impl EventCore {
 
     /// Fails all numbers up to `value`, as a command that reports an error would.
     pub(crate) fn fail_value(&self, value: u64, message: &str) -> Result<()> {
+        self.check_birth()?;
         self.check_late_limit()?;
         let tickets = self.slot().issue_up_to(self.owner(), value);
         for ticket in tickets.map_err(explain)? {
@@ -64,6 +67,7 @@ impl EventCore {
 
     /// Fails the numbers that were not submitted, as the death of whoever was to submit them would.
     pub(crate) fn abandon(&self) -> Result<()> {
+        self.check_birth()?;
         self.check_late_limit()?;
         loop {
             let latest = self.slot().issued();
@@ -87,6 +91,7 @@ impl EventCore {
     /// Takes a number for a command that completes later.
     #[inline]
     pub(crate) fn issue(&self) -> Result<Ticket> {
+        self.check_birth()?;
         observe::signalled();
         self.check_late_limit()?;
         let ticket = self.slot().issue(self.owner()).map_err(explain)?;

@@ -4,6 +4,7 @@ use super::{EventCore, Role};
 use crate::error::{Error, PeerDeath, Result};
 use crate::event_protocol::{FailureReason, Liveness, Outcome, Owner, Target, WaitError, WaitMode};
 use crate::ipc::chunks::Sleeper;
+use crate::ipc::event_arena::ArenaKey;
 use crate::os::{process, sleepers};
 use crate::sync::Deadline;
 use std::sync::Arc;
@@ -15,16 +16,30 @@ impl EventCore {
         self.slot().fail_orphans(self.liveness());
     }
 
-    /// Returns the number to wait for now, unless all signals are complete.
+    /// Returns the number that a wait without a number is for; `None` if that signal is complete.
+    #[inline]
+    pub(crate) fn awaited(&self) -> Option<u64> {
+        self.slot().awaited()
+    }
+
+    /// Returns the number of the latest signal; `None` if there is none, or if it is complete.
     #[inline]
     pub(crate) fn unfinished(&self) -> Option<u64> {
         self.slot().unfinished()
     }
 
-    /// Returns the number of the latest signal, unless it has completed without an error.
+    /// Returns the number that a wait without a number is for, unless that signal has completed without
+    /// an error.
     #[inline]
     pub(crate) fn latest_pending(&self) -> Option<u64> {
         self.slot().latest_pending()
+    }
+
+    /// Returns the number of the latest signal; `None` if there is none, or if it has completed without
+    /// an error.
+    #[inline]
+    pub(crate) fn submitted_pending(&self) -> Option<u64> {
+        self.slot().submitted_pending()
     }
 
     pub(crate) fn issued(&self) -> u64 {
@@ -71,6 +86,7 @@ impl EventCore {
 
     /// Waits for a signal for at most `timeout`.
     pub(crate) fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
+        self.check_birth()?;
         // A peer on another CPU often answers sooner than the clock can be read.
         match self.look(number) {
             Some(result) => result,
@@ -80,6 +96,7 @@ impl EventCore {
 
     /// Waits for a signal, submitted or not.
     pub(crate) fn wait(&self, number: u64, deadline: Deadline) -> Result<()> {
+        self.check_birth()?;
         match self.look(number) {
             Some(result) => result,
             None => self.wait_longer(number, deadline),
@@ -123,10 +140,32 @@ impl EventCore {
         }
     }
 
-    /// Returns the error for a number that never comes, since the event's creator has ended.
+    /// Returns the error for a number that is abandoned.
     #[cold]
     pub(crate) fn abandoned(&self, number: u64) -> Error {
-        self.death(number, Some(Owner::EXPORTER))
+        let is_orphan = match &self.role {
+            Role::Creator(_) => false,
+            Role::Opener(attachment) => attachment.is_abandoned(),
+        };
+        let owner = match is_orphan {
+            true => Some(Owner::EXPORTER),
+            false => self.slot().latest_death(),
+        };
+        self.death(number, owner)
+    }
+
+    fn arena_key(&self) -> ArenaKey {
+        match self.is_isolated() {
+            true => ArenaKey::isolated(self.index),
+            false => ArenaKey::common(self.index),
+        }
+    }
+
+    /// Forgets which processes have ended that had the event open: another one is about to get it.
+    pub(crate) fn forget_deaths(&self) {
+        if let Role::Creator(_) = &self.role {
+            self.slot().forget_deaths();
+        }
     }
 
     /// Returns the error for a number whose submitter has ended.
@@ -175,11 +214,29 @@ impl Liveness for EventCore {
     }
 
     fn is_abandoned(&self) -> bool {
-        self.role.liveness().is_abandoned()
+        match &self.role {
+            Role::Creator(exporter) => {
+                exporter.is_deserted(self.index, self.arena_key(), self.slot())
+            }
+            Role::Opener(attachment) => self.slot().is_left_alone() || attachment.is_abandoned(),
+        }
     }
 
+    #[inline]
     fn is_known_abandoned(&self) -> bool {
-        self.role.liveness().is_known_abandoned()
+        match &self.role {
+            Role::Creator(exporter) => {
+                self.slot().latest_death().is_some()
+                    && exporter.is_known_deserted(self.index, self.arena_key(), self.slot())
+            }
+            Role::Opener(attachment) => {
+                self.slot().is_left_alone() || attachment.is_known_abandoned()
+            }
+        }
+    }
+
+    fn is_known_orphan(&self) -> bool {
+        self.role.liveness().is_known_orphan()
     }
 
     fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {

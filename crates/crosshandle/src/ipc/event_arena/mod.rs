@@ -7,10 +7,11 @@
 mod peer_watch;
 mod pins;
 
+pub(crate) use super::chunks::ArenaKey;
 pub(crate) use peer_watch::PeerWatches;
 pub(crate) use pins::{Pin, Pinner};
 
-use super::chunks::{CHUNKS, capacity, file_len, place_of};
+use super::chunks::{CHUNKS, capacity, file_len, first_of, place_of};
 use super::liveness::{LivenessLock, LivenessLocks};
 use super::record::Record;
 use crate::error::{Error, Result};
@@ -161,12 +162,17 @@ impl EventArena {
     /// Fails the unfinished signals of dead owners in the events that this process shares with
     /// others.
     pub(super) fn fail_orphans(&self, liveness: &dyn Liveness) {
+        self.for_each_shared(|_, slot| slot.fail_orphans(liveness));
+    }
+
+    /// Calls `f` with the index and the slot of every event that this process shares with others.
+    fn for_each_shared(&self, mut f: impl FnMut(usize, &Slot)) {
         for (index, word) in self.shared.iter().enumerate() {
             let mut bits = word.load(Ordering::Acquire);
             while bits != 0 {
-                let bit = bits.trailing_zeros() as usize;
+                let index = 64 * index + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                self.slot(64 * index + bit).fail_orphans(liveness);
+                f(index, self.slot(index));
             }
         }
     }
@@ -327,19 +333,51 @@ impl EventArenas {
         isolated.insert(event, Arc::downgrade(arena));
     }
 
+    /// Calls `f` with the record and the slot of every event that this process shares with others.
+    pub(super) fn for_each_shared(&self, mut f: impl FnMut(u32, ArenaKey, &Slot)) {
+        for (chunk, arena) in self.chunks.iter().enumerate() {
+            if let Some(arena) = arena.get() {
+                let first = first_of(chunk);
+                let key = ArenaKey::common(first);
+                arena.for_each_shared(|index, slot| f(first + index as u32, key, slot));
+            }
+        }
+        for (record, arena) in self.live_isolated() {
+            let key = ArenaKey::isolated(record);
+            arena.for_each_shared(|_, slot| f(record, key, slot));
+        }
+    }
+
+    /// Calls `f` with the slot of an event whose arena is here.
+    pub(super) fn with_slot(&self, record: u32, f: impl FnOnce(ArenaKey, &Slot)) {
+        let isolated = self.isolated.lock();
+        let mut found = isolated.iter().filter(|(event, _)| event.index == record);
+        let found = found.find_map(|(_, arena)| arena.upgrade());
+        drop(isolated);
+        if let Some(arena) = found {
+            f(ArenaKey::isolated(record), arena.slot(0));
+        } else if let Some((arena, index)) = self.common(record) {
+            f(ArenaKey::common(record), arena.slot(index));
+        }
+    }
+
+    /// Returns the arenas of one event each, with their records. Without the lock on them, since the
+    /// caller may have the last reference to one.
+    fn live_isolated(&self) -> Vec<(u32, Arc<EventArena>)> {
+        let isolated = self.isolated.lock();
+        let live = isolated.iter();
+        live.filter_map(|(event, arena)| Some((event.index, arena.upgrade()?)))
+            .collect()
+    }
+
     /// Calls `f` with every arena.
     pub(super) fn for_each(&self, mut f: impl FnMut(&EventArena)) {
         self.chunks
             .iter()
             .filter_map(OnceLock::get)
             .for_each(&mut f);
-        let isolated: Vec<_> = self
-            .isolated
-            .lock()
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect();
-        // Without the lock: the last reference may be among them.
-        isolated.iter().for_each(|arena| f(arena));
+        for (_, arena) in self.live_isolated() {
+            f(&arena);
+        }
     }
 }

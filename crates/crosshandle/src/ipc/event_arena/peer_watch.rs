@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::ipc::chunks::Catalog;
 use crate::ipc::tuning::MAX_WATCHED_PEERS;
-use crate::os::process;
 use crate::sync::Mutex;
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{self, Next, Registration, Source, Watch};
@@ -42,10 +41,6 @@ impl PeerWatch {
 impl PeerWatches {
     /// Watches the process that signals as `owner` from now on. Cheap if it is watched already.
     pub(crate) fn watch(&self, owner: Owner, catalog: &Catalog, arenas: &Arc<EventArenas>) {
-        // The exchange thread is the parent's.
-        if process::is_forked() {
-            return;
-        }
         let pid = catalog.peer_pid(owner);
         let mut watches = self.0.lock();
         match watches.get(&owner.get()) {

@@ -10,6 +10,7 @@ use crate::ipc::broker::{
 };
 use crate::ipc::chunks::{Ledger, place_of};
 use crate::ipc::describe::{self, ImporterView, Sources};
+use crate::ipc::event_arena::ArenaKey;
 use crate::ipc::record::{Credential, Record};
 use crate::ipc::records::{Exported, ExportedMemory, MIRROR_SEGMENT, Records, Shared};
 use crate::observe::{self, Peer, Side};
@@ -181,22 +182,32 @@ impl Exporter {
         }
     }
 
-    fn find_arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+    fn find_arena(
+        &self,
+        owner: u16,
+        credential: &Credential,
+    ) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        let index = credential.record.index;
         let records = self.records();
-        let file = match self.find(&records, credential)? {
+        let (key, file) = match self.find(&records, credential)? {
             Exported::Memory(_) => return Err(Refusal::BadRequest),
             Exported::Event(event) => {
                 match event.as_ref().and_then(|event| event.isolated.as_ref()) {
-                    Some(arena) => arena.file(),
+                    Some(arena) => (ArenaKey::isolated(index), arena.file()),
                     None => {
-                        let common = self.arenas.common(credential.record.index);
-                        common.and_then(|(arena, _)| arena.file())
+                        let common = self.arenas.common(index);
+                        let file = common.and_then(|(arena, _)| arena.file());
+                        (ArenaKey::common(index), file)
                     }
                 }
             }
         };
         let file = file.ok_or(Refusal::Stale)?;
-        Ok([file, self.arenas.liveness_file().ok_or(Refusal::Stale)?])
+        let liveness = self.arenas.liveness_file().ok_or(Refusal::Stale)?;
+        if let Some(importer) = self.importers().by_owner.get(&owner) {
+            importer.ledger.note_given_arena(key);
+        }
+        Ok([file, liveness])
     }
 
     fn find_mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
@@ -248,8 +259,8 @@ impl Exports for Exporter {
         }
     }
 
-    fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
-        self.counts.count_open(self.find_arena(credential))
+    fn arena(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        self.counts.count_open(self.find_arena(owner, credential))
     }
 
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
@@ -292,11 +303,21 @@ impl Exports for Exporter {
         // First, before its number can go to another process.
         self.arenas
             .for_each(|arena| arena.fail_orphans(&HungUp(owner)));
+        let ledger = {
+            let importers = self.importers();
+            let importer = importers.by_owner.get(&owner);
+            importer.map(|importer| Arc::clone(&importer.ledger))
+        };
+        let bereaved = match (Owner::new(owner), &ledger) {
+            (Some(owner), Some(ledger)) => self.note_death(owner, ledger),
+            _ => Vec::new(),
+        };
         let importer = self.importers().by_owner.remove(&owner);
         if let Some(importer) = &importer {
             importer.ledger.mark_hung_up();
             self.counts.count_end_of(&importer.ledger);
         }
+        self.tell_bereaved(&bereaved);
         self.reclaim_in_background();
         if let Some(importer) = importer {
             self.tell_detached(owner, &importer.ledger);

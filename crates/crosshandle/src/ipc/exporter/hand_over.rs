@@ -10,6 +10,7 @@ use crate::ipc::open_count;
 use crate::ipc::record::{Credential, Record};
 use crate::ipc::records::{Export, Exported, ExportedMemory, Particulars, Shared};
 use crate::observe::ExportedObject;
+use crate::os::fork::PerProcess;
 use crate::os::process;
 use crate::sync::Mutex;
 use crate::types::Access;
@@ -114,7 +115,8 @@ impl Exporter {
 
 /// Memory that was handed over, and that the driver would give to others in this process although
 /// importers have it open: it stays until the process ends.
-pub(super) static HANDED_OVER: Mutex<Vec<Box<dyn Any + Send + Sync>>> = Mutex::new(Vec::new());
+pub(super) static HANDED_OVER: PerProcess<Mutex<Vec<Box<dyn Any + Send + Sync>>>> =
+    PerProcess::new(Mutex::default);
 
 /// Memory that another process has handed over.
 pub(crate) struct HeldMemory {

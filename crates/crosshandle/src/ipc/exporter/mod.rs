@@ -2,6 +2,7 @@
 //! a dead one had open.
 
 mod answers;
+mod deaths;
 mod hand_over;
 mod importers;
 mod reclaim;
@@ -23,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::HandleKind;
 use crate::observe::{self, ExportedObject};
+use crate::os::fork::Birth;
 use crate::os::{is_planted, process};
 use crate::sync::{HashMap, Mutex, MutexGuard};
 use crate::types::Access;
@@ -48,6 +50,8 @@ pub(crate) struct Exporter {
     /// under the lock on the records.
     has_retired: AtomicBool,
     importers: Mutex<Importers>,
+    /// Whether an importer ended while it had an event open: nothing is looked for before that.
+    has_bereaved: AtomicBool,
     /// Counts opens by this process itself.
     own_ledger: OnceLock<Arc<Ledger>>,
     /// Whether memory that importers have open is kept beyond the context's end, because the driver
@@ -55,6 +59,7 @@ pub(crate) struct Exporter {
     defers_reclaim: bool,
     /// Dropped when the exporter is, before anything else of it.
     ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
+    birth: Birth,
     /// A reference to this exporter, to hand out.
     this: Weak<Exporter>,
 }
@@ -106,11 +111,19 @@ impl Exporter {
                 by_owner: HashMap::default(),
                 latest: Owner::EXPORTER.get(),
             }),
+            has_bereaved: AtomicBool::new(false),
             own_ledger: OnceLock::new(),
             defers_reclaim,
             ends_with_it: OnceLock::new(),
+            birth: Birth::here(),
             this: this.clone(),
         }))
+    }
+
+    /// Returns whether a process made this that this one was forked from.
+    #[inline]
+    pub(super) fn is_inherited(&self) -> bool {
+        self.birth.is_inherited()
     }
 
     /// Returns the context's number in this process. Never zero.
@@ -133,7 +146,7 @@ impl Exporter {
 
     /// Names a record's object, for people.
     pub(crate) fn set_name(&self, record: Record, name: &str) {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             // The catalog is the parent's.
             return;
         }
@@ -145,7 +158,7 @@ impl Exporter {
 
     /// Starts to answer importers.
     pub(crate) fn go_public(&self) -> Result<()> {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             // What it would write is the parent's: the socket's name, and the catalog.
             return Err(Error::forked());
         }
@@ -382,7 +395,7 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return;
         }
         self.clear_sealed_handles();

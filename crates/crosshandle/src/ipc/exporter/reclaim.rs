@@ -8,7 +8,6 @@ use crate::ipc::record::Record;
 use crate::ipc::records::{Export, Exported, KeepAlive, Particulars, Retired};
 use crate::ipc::tuning::RECLAIM_LOOKS;
 use crate::observe;
-use crate::os::process;
 use crate::threads::driver_jobs;
 use crate::types::Access;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ impl Exporter {
     }
 
     fn retire_with(&self, record: Record, exported: bool, keep: KeepAlive, is_loaned: bool) {
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return;
         }
         let mut records = self.records();
@@ -67,6 +66,9 @@ impl Exporter {
             records.free.push(record.index);
         } else if !records.is_closed {
             let index = record.index;
+            if memory.is_none() {
+                self.mark_if_alone(index);
+            }
             records.retired.extend(keep.take().map(|keep| Retired {
                 index,
                 segment,
@@ -151,7 +153,7 @@ impl Exporter {
     #[must_use = "dropping the result may call a driver"]
     fn take_closed(&self, most: usize) -> Closed {
         let mut closed = Closed::default();
-        if process::is_forked() {
+        if self.birth.is_inherited() {
             return closed;
         }
         closed._deferred = deferred_reclaim::take_closed(most);
@@ -164,6 +166,9 @@ impl Exporter {
                 break;
             };
             if self.is_open(retired.index, retired.segment) {
+                if retired.memory.is_none() {
+                    self.mark_if_alone(retired.index);
+                }
                 records.retired.push_back(retired);
             } else {
                 self.end_use(retired.index);

@@ -16,7 +16,7 @@
 //! memory can write anything into it: entries are hints.
 
 use super::wake_word;
-use crate::os::process;
+use crate::os::fork::PerProcess;
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ const fn entries(sleeps: usize) -> usize {
 }
 
 /// The doorbells of this process's memory, by the address of the first byte that each is for.
-static DOORBELLS: RwLock<BTreeMap<usize, Stretch>> = RwLock::new(BTreeMap::new());
+static DOORBELLS: PerProcess<RwLock<BTreeMap<usize, Stretch>>> = PerProcess::new(RwLock::default);
 
 /// The memory of a doorbell.
 #[derive(Clone, Copy)]
@@ -85,11 +85,8 @@ impl Doorbell {
 
 impl Drop for Doorbell {
     fn drop(&mut self) {
-        // A thread of the parent may hold the lock.
-        if !process::is_forked() {
-            let mut doorbells = DOORBELLS.write().unwrap_or_else(PoisonError::into_inner);
-            doorbells.remove(&self.start);
-        }
+        let mut doorbells = DOORBELLS.write().unwrap_or_else(PoisonError::into_inner);
+        doorbells.remove(&self.start);
     }
 }
 
@@ -226,10 +223,8 @@ impl View<'_> {
 /// Rings the doorbell of the memory that a word lies in, if it has one. To be called after the word
 /// has changed.
 pub(super) fn ring_for(word: &AtomicU64) {
-    if !process::is_forked() {
-        let address = ptr::from_ref(word).addr();
-        View::of(address, |view| view.ring(address));
-    }
+    let address = ptr::from_ref(word).addr();
+    View::of(address, |view| view.ring(address));
 }
 
 /// Returns what tells an entry from earlier ones in its place, and from none: memory is made of zeros.

@@ -11,13 +11,13 @@ pub(crate) use sleep_set::SleepSet;
 
 use super::is_planted;
 use super::tuning::POLL_INTERVAL;
+use crate::os::fork::PerProcess;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::iter;
 use std::num::NonZeroU32;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
@@ -73,11 +73,11 @@ pub(super) fn wake_own_at(word: usize) {
 
 /// Returns the bits that tell sleepers of this process from those of most others on a shared word.
 fn process_bits() -> NonZeroU32 {
-    static BITS: OnceLock<NonZeroU32> = OnceLock::new();
-    *BITS.get_or_init(|| {
+    static BITS: PerProcess<NonZeroU32> = PerProcess::new(|| {
         let bit = 1_u32.rotate_left(std::process::id());
         NonZeroU32::new(bit).expect("one bit is set")
-    })
+    });
+    *BITS
 }
 
 /// Sleeps like [`sleep`], on several words at once, each with its expected upper half.

@@ -164,7 +164,7 @@ impl Parts {
             let mut command = run.executable().command();
             let events = events.lock();
             for event in &events.waits {
-                command = command.after(event.inner()?);
+                command = command.after_submitted(event.inner()?);
             }
             commands.push((command, events.signal.clone()));
         }

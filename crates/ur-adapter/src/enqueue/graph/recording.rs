@@ -116,9 +116,9 @@ impl Run {
             }
         }
         if let Some(last) = &*last
-            && matches!(last.try_wait(), Ok(false))
+            && matches!(last.try_wait_submitted(), Ok(false))
         {
-            command = command.after(last);
+            command = command.after_submitted(last);
         }
         submission.submit_and_keep(kind, command, &mut last)
     }

@@ -11,6 +11,7 @@ use crate::error::{Error, HolderFault, Result};
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address, control_path};
 use crate::ipc::{ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars, Shared};
+use crate::os::fork::PerProcess;
 use crate::os::process;
 use crate::pool::DEDICATED;
 use crate::sync::{Deadline, Mutex};
@@ -52,7 +53,7 @@ struct Kept {
 }
 
 /// Held by who offers: a holder does few jobs at a time for one process, and refuses others.
-static OFFERING: Mutex<()> = Mutex::new(());
+static OFFERING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 impl fmt::Debug for Backup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -256,7 +257,8 @@ struct NewHolders {
 }
 
 /// Those of this process, by their directories.
-static NEW_HOLDERS: Mutex<BTreeMap<Vec<PathBuf>, Weak<NewHolders>>> = Mutex::new(BTreeMap::new());
+static NEW_HOLDERS: PerProcess<Mutex<BTreeMap<Vec<PathBuf>, Weak<NewHolders>>>> =
+    PerProcess::new(Mutex::default);
 
 impl NewHolders {
     /// Tells a backup of holders that begin, until the result is dropped.

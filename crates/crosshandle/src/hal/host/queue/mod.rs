@@ -14,7 +14,7 @@ use crate::event_protocol::{Interrupt, Outcome, Target, Ticket, WaitError, WaitM
 use crate::hal::common::user_code;
 use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crate::ipc::{EventCore, Profile};
-use crate::os::process;
+use crate::os::fork::Birth;
 use crate::platform;
 use crate::platform::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Deadline, Mutex, MutexGuard};
@@ -37,6 +37,7 @@ struct Inner {
     /// Counts submissions in its upper half, so that the worker's wait for events notices them.
     submissions: AtomicU64,
     launcher: Launcher,
+    birth: Birth,
 }
 
 /// The commands that were submitted and are not done.
@@ -82,13 +83,24 @@ impl HostQueue {
             finished: Condvar::new(),
             submissions: AtomicU64::new(0),
             launcher: Launcher::new(units),
+            birth: Birth::here(),
         }))
+    }
+}
+
+impl Inner {
+    /// Refuses a queue that a forked child has inherited: the worker is missing, and the lock may be held for ever.
+    fn check_birth(&self) -> Result<()> {
+        match self.birth.is_inherited() {
+            true => Err(Error::forked()),
+            false => Ok(()),
+        }
     }
 }
 
 impl BackendQueue for HostQueue {
     fn submit(&self, submission: &mut Submission) -> Result<()> {
-        check_fork()?;
+        self.0.check_birth()?;
         let mut pending = self.0.pending.lock();
         if let Some(profile) = profile_of(&submission.signal) {
             Profile::stamp(&profile.submitted);
@@ -110,7 +122,7 @@ impl BackendQueue for HostQueue {
     }
 
     fn finish(&self, deadline: Deadline) -> Result<()> {
-        check_fork()?;
+        self.0.check_birth()?;
         let mut pending = self.0.pending.lock();
         // Commands that other threads submit meanwhile are not waited for.
         let count = pending.count;
@@ -127,7 +139,7 @@ impl BackendQueue for HostQueue {
     }
 
     fn is_idle(&self) -> bool {
-        if process::is_forked() {
+        if self.0.birth.is_inherited() {
             return true;
         }
         let mut pending = self.0.pending.lock();
@@ -139,17 +151,9 @@ impl BackendQueue for HostQueue {
     }
 }
 
-/// Refuses a forked child, where the worker is missing and the lock may be held for ever.
-fn check_fork() -> Result<()> {
-    if process::is_forked() {
-        return Err(Error::forked());
-    }
-    Ok(())
-}
-
 impl Drop for HostQueue {
     fn drop(&mut self) {
-        if process::is_forked() {
+        if self.0.birth.is_inherited() {
             return;
         }
         // The worker still runs what was submitted.

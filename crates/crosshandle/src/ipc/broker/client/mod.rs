@@ -16,6 +16,7 @@ use crate::ipc::broker::published::{REFUSALS, describe, exports_for, is_admitted
 use crate::ipc::broker::reports;
 use crate::ipc::record::Credential;
 use crate::observe::{self, Limit, Peer as Observed, Side};
+use crate::os::fork::PerProcess;
 use crate::os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crate::sync::Mutex;
 use crate::threads::disposer::PeerStream;
@@ -26,7 +27,7 @@ use rustix::process::{Resource, getrlimit};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 use under_way::UnderWay;
 
@@ -36,11 +37,12 @@ pub(super) fn no_room() -> [u8; REPLY_SIZE] {
 }
 
 /// The connections of this process, with what hangs them up.
-static ADMISSION: LazyLock<Mutex<Admission<Weak<Client>>>> =
-    LazyLock::new(|| Mutex::new(Admission::new(rustix::process::geteuid().as_raw())));
+static ADMISSION: PerProcess<Mutex<Admission<Weak<Client>>>> =
+    PerProcess::new(|| Mutex::new(Admission::new(rustix::process::geteuid().as_raw())));
 
 /// The descriptors that are under way to importers of this process.
-static UNDER_WAY: Mutex<UnderWay<Client>> = Mutex::new(UnderWay::new());
+static UNDER_WAY: PerProcess<Mutex<UnderWay<Client>>> =
+    PerProcess::new(|| Mutex::new(UnderWay::new()));
 
 /// A connection's place in [`ADMISSION`], until this is dropped.
 #[derive(Debug)]
@@ -254,7 +256,7 @@ impl Client {
                 return self.answer(sent, serial);
             }
             Request::Arena(credential) => {
-                let arena = self.with_exports(|exports, _| exports.arena(&credential));
+                let arena = self.with_exports(|exports, owner| exports.arena(owner, &credential));
                 let sent = arena.map(|files| Answer::new(Reply::Sent, files));
                 return self.answer(sent, serial);
             }

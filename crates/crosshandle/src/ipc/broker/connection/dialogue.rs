@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::ipc::broker::deadline::OpenDeadline;
 use crate::ipc::broker::protocol::{Refusal, Request};
 use crate::ipc::tuning::{MAX_QUESTIONS_AHEAD, MAX_TAKEN_PART, PIECES_RETRY_INTERVAL};
+use crate::os::fork::PerProcess;
 use crate::os::socket::MAX_DESCRIPTORS;
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
@@ -31,7 +32,7 @@ pub(crate) trait Dialogue {
 }
 
 /// Descriptors that openings of memory of pieces may have at a time, in this process.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static TAKEN: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
 
 /// A part of those, until drop.
 #[derive(Default)]

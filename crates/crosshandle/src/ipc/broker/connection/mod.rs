@@ -12,6 +12,7 @@ use crate::ipc::broker::protocol::{
 };
 use crate::ipc::broker::sweep;
 use crate::ipc::tuning::{ANSWER_SPIN, DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
+use crate::os::fork::PerProcess;
 use crate::os::process;
 use crate::os::socket::interrupt;
 use crate::os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received};
@@ -546,7 +547,7 @@ impl Connection {
 /// Calls `attempt` without waiting, over and over for a moment, until it does something else than time out: an answer
 /// takes the exporter some microseconds, and being woken would take this thread longer than that.
 fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -> Result<R, Errno> {
-    static HAS_OTHER_CPUS: OnceLock<bool> = OnceLock::new();
+    static HAS_OTHER_CPUS: PerProcess<OnceLock<bool>> = PerProcess::new(OnceLock::new);
     let has_others = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
     if !HAS_OTHER_CPUS.get_or_init(has_others) {
         return Err(Errno::TIMEDOUT);

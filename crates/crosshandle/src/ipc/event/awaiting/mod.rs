@@ -7,9 +7,10 @@
 mod thread;
 
 use super::EventCore;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event_protocol::{AwaitKey, Subject, Target};
-use crate::os::{process, sleepers};
+use crate::os::fork::{Birth, PerProcess};
+use crate::os::sleepers;
 use crate::sync::Mutex;
 use crate::threads::ThreadKind;
 use std::mem;
@@ -29,6 +30,7 @@ pub(crate) struct Await {
     key: AwaitKey,
     /// Whether the waiter was told or the signal was cancelled, whichever comes first.
     is_over: Arc<AtomicBool>,
+    birth: Birth,
 }
 
 /// A waiter in the set.
@@ -53,9 +55,11 @@ struct Inbox {
     is_served: bool,
 }
 
-static INBOX: Mutex<Inbox> = Mutex::new(Inbox {
-    messages: Vec::new(),
-    is_served: false,
+static INBOX: PerProcess<Mutex<Inbox>> = PerProcess::new(|| {
+    Mutex::new(Inbox {
+        messages: Vec::new(),
+        is_served: false,
+    })
 });
 
 impl Subject for Arc<EventCore> {
@@ -69,16 +73,14 @@ impl Await {
     /// then the event stays open. `number` should be pending: this does not look.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if the system starts no thread; [`Error::InvalidArgument`] in a forked child.
+    /// [`Error::LimitReached`] if the system starts no thread; [`Error::Unsupported`] for an event that a forked child has inherited.
     pub(crate) fn begin(
         core: &Arc<EventCore>,
         number: u64,
         waiter: Arc<dyn Waiter>,
     ) -> Result<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        if process::is_forked() {
-            return Err(Error::forked());
-        }
+        core.check_birth()?;
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         let key = AwaitKey::new(&core.target(number), id);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -90,7 +92,11 @@ impl Await {
                 is_over: Arc::clone(&is_over),
             },
         })?;
-        Ok(Self { key, is_over })
+        Ok(Self {
+            key,
+            is_over,
+            birth: Birth::here(),
+        })
     }
 
     /// Lets the signal be awaited without anybody keeping this.
@@ -102,7 +108,7 @@ impl Await {
 
 impl Drop for Await {
     fn drop(&mut self) {
-        if !self.is_over.swap(true, Ordering::SeqCst) && !process::is_forked() {
+        if !self.is_over.swap(true, Ordering::SeqCst) && !self.birth.is_inherited() {
             // So that the event is closed now. The thread runs as long as anything is awaited.
             let _ = send(Message::Remove(self.key));
         }
