@@ -179,6 +179,13 @@ impl Pair {
     fn stop(&mut self, pid: Pid) {
         Self::signal(pid, Signal::STOP);
         self.stopped.push(pid);
+        // Until its threads have stopped, it may answer still.
+        let begin = Instant::now();
+        let status = format!("/proc/{}/stat", pid.as_raw_nonzero());
+        while !fs::read_to_string(&status).is_ok_and(|text| text.contains(") T ")) {
+            assert!(begin.elapsed() < DEADLINE, "it does not stop");
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -27,11 +27,22 @@ pub(crate) fn kill_both(pair: &Pair) {
             Err(Error::Holder {
                 fault: HolderFault::NoHolder,
                 ..
-            }) => return,
+            }) => break,
             other => assert!(begin.elapsed() < DEADLINE, "{other:?}"),
         }
         std::thread::yield_now();
     }
+    // Their sockets are closed before their lock is.
+    while ![status.pid, successor].into_iter().all(has_ended) {
+        assert!(begin.elapsed() < DEADLINE, "they were killed");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a process has ended, though its parent may not have heard of it yet.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    status.map_or(true, |text| text.contains(") Z "))
 }
 
 /// Starts the next holder in the directory, after both before were killed.

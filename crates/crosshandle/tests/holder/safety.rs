@@ -2,7 +2,7 @@
 //! a holder that nobody can reach ends.
 
 use crate::common::{DEADLINE, Directory, Process};
-use crate::recovery::{kill_both, restart};
+use crate::recovery::{has_ended, kill_both, restart};
 use crate::strangers::{hear_raw, send_raw};
 use crate::{HOLDER, MAKER, Pair, alone, check_held, make_memory, place, role};
 use crosshandle::holder::{ClaimOptions, HoldOptions};
@@ -90,12 +90,6 @@ fn versions_of_the_protocol_are_told_apart() {
             "{answer}"
         );
     }
-}
-
-/// Whether a process has ended, though its parent may not have heard of it yet.
-fn has_ended(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/stat"));
-    status.map_or(true, |text| text.contains(") Z "))
 }
 
 /// A small file system on a directory, until it is dropped.
