@@ -369,6 +369,9 @@ def test_no_call_waits_longer_for_a_stopped_process(start: Start, stopped: str) 
         "Store.updater": lambda: ours.updater("other", timeout=TIMEOUT),
         "Store.updater, claimed": lambda: ours.updater("other", claim=True, timeout=TIMEOUT),
         "Store.await_version": lambda: ours.await_version("model", 9, TIMEOUT),
+        "Store.ls": lambda: ours.ls(timeout=TIMEOUT),
+        "Store.rm": lambda: ours.rm("missing", timeout=TIMEOUT),
+        "Store.pin": lambda: ours.pin("missing", timeout=TIMEOUT),
         "Updater.update": lambda: updater.update({}, timeout=TIMEOUT),
     }
     assert {name.partition(",")[0] for name in calls} == functions_with_timeouts()

@@ -452,7 +452,8 @@ impl Player<'_> {
             let Some(submitted) = self.number(begun.worker, &format!("value {event}"))? else {
                 continue;
             };
-            let missing = number.map_or(0, |number| number.saturating_sub(submitted));
+            // A wait without a number is for the first signal at least.
+            let missing = number.unwrap_or(1).saturating_sub(submitted);
             let is_orphaned = self.is_exporter_dead(event);
             if missing == 0 || is_orphaned {
                 is_due = true;
