@@ -144,6 +144,12 @@ def test_a_block_that_does_not_run_says_why() -> None:
 @pytest.mark.parametrize("program", PAIRS, ids=[program.name for program in PAIRS])
 def test_no_line_to_be_killed_at_hangs_the_other(program: documents.Program, killed: int, kills: int) -> None:
     _skip_without(program.needs)
+    share = kills // (2 * len(PAIRS))
+    if program is PAIRS[0]:
+        # The first one of the README, in each run of the tests.
+        share = max(share, 3)
+    if share == 0:
+        pytest.skip(f"a kill of each document's processes needs --kills {2 * len(PAIRS)} or more")
     whole = _start(program)
     try:
         assert [each.result() for each in whole] == [None, None]
@@ -151,7 +157,6 @@ def test_no_line_to_be_killed_at_hangs_the_other(program: documents.Program, kil
     finally:
         for each in whole:
             each.stop()
-    share = max(kills // (2 * len(PAIRS)), 1)
     for number in range(share):
         # Evenly over all lines; then all of them again.
         line = 1 + number * lines // share if share < lines else 1 + number % lines
