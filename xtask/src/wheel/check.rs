@@ -21,7 +21,9 @@ const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
 const USM_TESTS: &str = "test_usm.py";
 /// Libraries that the package uses if they are there. Pyright finds stubs of them instead, in which all names are of
 /// any type.
-const STUBBED: [&str; 6] = ["cupy", "dpctl", "dpnp", "sglang", "torch", "vllm"];
+const STUBBED: [&str; 10] = [
+    "cupy", "dpctl", "dpnp", "pandas", "polars", "pyarrow", "sglang", "torch", "vllm", "xarray",
+];
 const STUB: &str = "from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n";
 
 /// A wheel that was built for tests, and installed where nothing else is.

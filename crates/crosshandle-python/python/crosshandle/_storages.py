@@ -158,7 +158,11 @@ def hold(array: Any) -> None:
     key = id(array)
     known = _holds.get(key)
     if known is None or known[0]() is not array:
-        reference = weakref.ref(array, lambda _, pop=_holds.pop: pop(key, None))
+
+        def drop(_: Any, holds: dict[int, tuple[weakref.ref[Any], Any]] = _holds) -> None:
+            holds.pop(key, None)
+
+        reference = weakref.ref(array, drop)
         _holds[key] = reference, array.__dlpack__()
 
 

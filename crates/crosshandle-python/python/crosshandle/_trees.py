@@ -212,7 +212,7 @@ def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, Mapping):
         parts = [(f"{path}[{key!r}]" if not isinstance(key, str) else f"{path}[{json.dumps(key)}]", tree[key]) for key in tree]
     elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        parts = [(f"{path}.{name}", part) for name, part in zip(tree._fields, tree)]
+        parts = [(f"{path}.{name}", part) for name, part in zip(getattr(tree, "_fields"), tree)]
     elif isinstance(tree, (list, tuple)):
         parts = [(f"{path}[{place}]", part) for place, part in enumerate(tree)]
     elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
