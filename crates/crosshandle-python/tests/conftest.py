@@ -26,6 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
+def items(request: pytest.FixtureRequest) -> int:
+    number: int = request.config.getoption("--items")
+    return number
+
+
+@pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:
     number: int = request.config.getoption("--kills")
     return number
