@@ -1,0 +1,188 @@
+//! Every public function with a timeout, next to an exporter that is stopped.
+//!
+//! The functions of holders' clients are measured with those of the store, in
+//! `crates/crosshandle-store/tests/deadlines.rs`. With `CROSSHANDLE_LATENESS=ROUNDS` each function is
+//! measured that often, and the test prints how late they were.
+
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod common;
+
+use common::{Directory, Parent, Process, context, is};
+use crosshandle::{
+    Access, Command, Context, Error, Event, EventHandle, MemoryHandle, Result, report,
+};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const EXPORTER: &str = "exporter";
+/// What each call is given.
+const TIMEOUT: Duration = Duration::from_millis(200);
+/// What it may take longer on a busy machine.
+const LATENESS: Duration = Duration::from_secs(1);
+
+fn export() {
+    let mut parent = Parent::new();
+    let context = Directory::inherited().context();
+    let memory = context.allocate(4096).expect("memory");
+    let event = context.create_event().expect("an event");
+    parent.say(memory.handle().expect("a handle"));
+    parent.say(event.handle().expect("a handle"));
+    // It is stopped, and killed.
+    parent.hear();
+}
+
+/// A context that has asked the exporter nothing yet.
+fn fresh(directory: &Directory) -> Context {
+    directory.context()
+}
+
+/// Calls a function by its name. It cannot succeed before the exporter goes on.
+fn call(
+    name: &str,
+    directory: &Directory,
+    memory: &MemoryHandle,
+    (event, handle): &(Event, EventHandle),
+) -> Result<()> {
+    let timed_out = || Error::TimedOut("asking exporters");
+    match name {
+        "wait_timeout" => {
+            // A signal that was submitted and is never finished.
+            let context = fresh(directory);
+            let (queue, own) = (context.create_queue()?, context.create_event()?);
+            queue.submit(Command::barrier().after_value(event, 1).signal(&own))?;
+            own.wait_timeout(TIMEOUT)
+        }
+        "wait_submitted_timeout" => {
+            let context = fresh(directory);
+            let (queue, own) = (context.create_queue()?, context.create_event()?);
+            queue.submit(Command::barrier().after_value(event, 1).signal(&own))?;
+            own.wait_submitted_timeout(TIMEOUT)
+        }
+        "wait_value_timeout" => event.wait_value_timeout(1, TIMEOUT),
+        "wait_all" => {
+            let context = fresh(directory);
+            let (queue, own) = (context.create_queue()?, context.create_event()?);
+            queue.submit(Command::barrier().after_value(event, 1).signal(&own))?;
+            Event::wait_all(&[&own], Some(TIMEOUT))
+        }
+        "wait_all_value" => Event::wait_all_value(&[(event, 1), (event, 2)], Some(TIMEOUT)),
+        "wait_any" => {
+            let context = fresh(directory);
+            let (queue, own) = (context.create_queue()?, context.create_event()?);
+            queue.submit(Command::barrier().after_value(event, 1).signal(&own))?;
+            Event::wait_any(&[&own, &own], Some(TIMEOUT)).map(drop)
+        }
+        "wait_any_value" => Event::wait_any_value(&[(event, 1); 200], Some(TIMEOUT)).map(drop),
+        "finish_timeout" => {
+            let queue = fresh(directory).create_queue()?;
+            queue.submit(Command::barrier().after_value(event, 1))?;
+            queue.finish_timeout(TIMEOUT)
+        }
+        "exporters" => {
+            let directories = [directory.path().to_owned()];
+            let answers = report::exporters(&directories, TIMEOUT);
+            let is_silent = answers.iter().any(std::result::Result::is_err);
+            if is_silent { Err(timed_out()) } else { Ok(()) }
+        }
+        "open_memory_timeout" => {
+            let context = fresh(directory);
+            let opened = context.open_memory_timeout(memory, Access::ReadWrite, TIMEOUT);
+            assert!(opened.is_err(), "the exporter is stopped");
+            let range = Arc::new(context.reserve(4096)?);
+            range
+                .open_memory_timeout(memory, Access::ReadWrite, TIMEOUT / 2)
+                .map(drop)
+        }
+        "open_event_timeout" => {
+            let opened = fresh(directory).open_event_timeout(handle, TIMEOUT);
+            opened.map(drop)
+        }
+        "exchange_timeout" => {
+            let options = directory.options().exchange_timeout(TIMEOUT);
+            context(options).open_memory(memory).map(drop)
+        }
+        _ => panic!("{name} has a timeout, and is not measured"),
+    }
+}
+
+/// Returns the public functions of a directory's files that take a time.
+fn with_timeouts(directory: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(directory).expect("the sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            // The store's test measures those.
+            if !path.ends_with("api/holder") {
+                with_timeouts(&path, found);
+            }
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a source");
+        for function in text.split("pub fn ").skip(1) {
+            let (name, rest) = function.split_once('(').expect("its arguments");
+            let signature = rest.split('{').next().unwrap_or_default();
+            let arguments = signature.split("->").next().unwrap_or_default();
+            if arguments.contains("Duration") || arguments.contains(": Deadline") {
+                found.insert(name.to_owned());
+            }
+        }
+    }
+}
+
+#[test]
+fn no_call_waits_longer_for_a_stopped_exporter() {
+    if is(EXPORTER) {
+        return export();
+    }
+    let directory = Directory::new();
+    let test = "no_call_waits_longer_for_a_stopped_exporter";
+    let mut exporter = Process::start(test, EXPORTER, &directory);
+    let memory: MemoryHandle = exporter.hear().parse().expect("a handle");
+    let handle: EventHandle = exporter.hear().parse().expect("a handle");
+    // Of another exporter: a process that has one event of an exporter open asks it nothing for the next one.
+    let mut signaller = Process::start(test, EXPORTER, &directory);
+    signaller.hear();
+    let awaited: EventHandle = signaller.hear().parse().expect("a handle");
+    let event = fresh(&directory).open_event(&awaited).expect("open");
+    let event = (event, handle);
+    exporter.stop();
+    signaller.stop();
+
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
+    let mut names = BTreeSet::new();
+    with_timeouts(&sources, &mut names);
+    assert!(names.len() >= 11, "all were found: {names:?}");
+    let rounds = std::env::var("CROSSHANDLE_LATENESS");
+    let rounds = rounds.map_or(1, |text| text.parse().expect("a number"));
+    std::thread::scope(|scope| {
+        for name in &names {
+            let (directory, memory, event) = (&directory, &memory, &event);
+            scope.spawn(move || {
+                let mut late = Vec::new();
+                for _ in 0..rounds {
+                    let begin = Instant::now();
+                    let result = call(name, directory, memory, event);
+                    let took = begin.elapsed();
+                    // Two calls, in one case.
+                    let given = match name.as_str() {
+                        "open_memory_timeout" => TIMEOUT + TIMEOUT / 2,
+                        _ => TIMEOUT,
+                    };
+                    assert!(took <= given + LATENESS, "{name}: {took:?}, {result:?}");
+                    let error = result.expect_err(name);
+                    assert!(error.is_timeout(), "{name}: {error}");
+                    late.push(took.saturating_sub(given));
+                }
+                late.sort();
+                if rounds > 1 {
+                    let of = |percent: usize| late[(late.len() - 1) * percent / 100];
+                    println!("{name}: late by {:?} (p50), {:?} (p99)", of(50), of(99));
+                }
+            });
+        }
+    });
+    exporter.kill();
+    signaller.kill();
+}
