@@ -217,7 +217,8 @@ fn one_process_takes_its_share_of_waits_alone() {
             Err(Error::Holder {
                 fault: HolderFault::Busy,
                 ..
-            } | Error::TimedOut(_))
+            } | Error::TimedOut(_)
+                | Error::NoAnswer { .. })
         ),
         "{late:?}"
     );

@@ -317,6 +317,10 @@ impl Source for Removal {
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
         // All of them: what counts is what is there now.
         while events.next().is_ok() {}
+        if self.broker.strong_count() == 0 {
+            // The broker has removed its socket itself.
+            return Next::Continue;
+        }
         let broker = Weak::clone(&self.broker);
         // Looking into a directory may block, and so may dropping the last broker.
         background::run(move || {
@@ -335,7 +339,9 @@ impl Drop for Broker {
         if self.birth.is_inherited() {
             return;
         }
-        let place = self.place.lock();
+        let mut place = self.place.lock();
+        // The removal below is its own.
+        place._removal = None;
         // Another thread may be listening there again; then the name is that broker's.
         let listening = place.cell.lock();
         if listening.strong_count() == 0 && place.other.is_none() && place.has_name(&self.name) {
