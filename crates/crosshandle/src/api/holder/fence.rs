@@ -277,6 +277,10 @@ fn unseen(pid: u32) -> Result<Look, Refusal> {
     if ancestors().contains(&pid) {
         return Ok(Look::Harmless);
     }
+    // Also of a process that ended meanwhile the system shows nothing.
+    if fs::metadata(format!("/proc/{pid}")).is_err() {
+        return Ok(Look::Vanished);
+    }
     Err(format!(
         "the holder may not look at process {pid} ({}), which may have it open for writing: run both as \
          one user with the same capabilities",

@@ -368,6 +368,12 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn a_removed_socket_is_there_again() {
     let (exporter, directory) = exporter();
     let first = event(&exporter, None);
+    // The exporter may bind again while the directory is being removed.
+    let remove = || {
+        until("the directory is removed", || {
+            std::fs::remove_dir_all(&directory).is_ok()
+        })
+    };
     let socket = directory.join(format!("{:016x}.sock", address::exporter_id().unwrap()));
     for _ in 0..3 {
         // Without an export, if the system can tell.
@@ -384,7 +390,7 @@ fn a_removed_socket_is_there_again() {
     until("the socket is made again", || socket.exists());
     drop(attach(&exporter, &directory, first).unwrap());
     // A directory that the program chose is made again only for another export.
-    std::fs::remove_dir_all(&directory).unwrap();
+    remove();
     std::thread::sleep(Duration::from_millis(50));
     assert!(!directory.exists());
     let next = event(&exporter, None);
@@ -399,7 +405,7 @@ fn a_removed_socket_is_there_again() {
     other.go_public().unwrap();
     let (next, own) = (event(&other, None), event(&exporter, None));
     // In two steps, so that each of two brokers could make the directory.
-    std::fs::remove_dir_all(&directory).unwrap();
+    remove();
     std::fs::create_dir(&directory).unwrap();
     let _ = event(&exporter, None);
     let _ = event(&other, None);
