@@ -5,12 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import crosshandle
 
 # Otherwise JAX takes most of a GPU's memory when it is first used.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -94,3 +99,22 @@ def start() -> Iterator[Callable[..., Peer]]:
     yield started
     for peer in peers:
         peer.stop()
+
+
+@contextmanager
+def running_holder() -> Iterator[None]:
+    """Runs a holder in the directory of this test's sockets, and ends it."""
+
+    def hold(*arguments: str) -> int:
+        command = [crosshandle.command(), "hold", *arguments]
+        return subprocess.run(command, timeout=DEADLINE, check=False, capture_output=True).returncode
+
+    with subprocess.Popen([crosshandle.command(), "hold"], stderr=subprocess.DEVNULL) as holder:
+        try:
+            deadline = time.monotonic() + DEADLINE
+            while hold("--check") != 0:
+                assert time.monotonic() < deadline, "there is no holder"
+            yield
+        finally:
+            hold("--stop")
+            holder.kill()

@@ -14,8 +14,6 @@ import json
 import os
 import re
 import struct
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from typing import Any
 import pytest
 
 import crosshandle
-from conftest import DEADLINE
+from conftest import running_holder
 from crosshandle import link, store
 
 MODULES = ["crosshandle", "crosshandle.store", "crosshandle.link", "crosshandle.torch", "crosshandle.cupy"]
@@ -87,19 +85,8 @@ def test_every_public_function_has_an_example() -> None:
 
 @pytest.fixture(scope="module")
 def _holder() -> Iterator[None]:
-    def hold(*arguments: str) -> int:
-        command = [crosshandle.command(), "hold", *arguments]
-        return subprocess.run(command, timeout=DEADLINE, check=False, capture_output=True).returncode
-
-    with subprocess.Popen([crosshandle.command(), "hold"], stderr=subprocess.DEVNULL) as holder:
-        try:
-            deadline = time.monotonic() + DEADLINE
-            while hold("--check") != 0:
-                assert time.monotonic() < deadline, "there is no holder"
-            yield
-        finally:
-            hold("--stop")
-            holder.kill()
+    with running_holder():
+        yield
 
 
 @pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if ">>> " in text])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
@@ -15,7 +13,7 @@ import pytest
 
 import crosshandle
 import documents
-from conftest import DEADLINE
+from conftest import DEADLINE, running_holder
 
 # Seconds that a survivor takes: the documents' own timeouts are 5 s, and machines that test are busy.
 SURVIVES = 20.0
@@ -40,21 +38,10 @@ def _holder(program: documents.Program) -> Iterator[None]:
         yield
         return
 
-    def hold(*arguments: str) -> int:
-        command = [crosshandle.command(), "hold", *arguments]
-        return subprocess.run(command, timeout=DEADLINE, check=False, capture_output=True).returncode
-
-    with subprocess.Popen([crosshandle.command(), "hold"], stderr=subprocess.DEVNULL) as holder:
-        try:
-            deadline = time.monotonic() + DEADLINE
-            while hold("--check") != 0:
-                assert time.monotonic() < deadline, "there is no holder"
-            weight = crosshandle.ones((16, 16), "float32")
-            crosshandle.store.publish("llama-70b", {"lm_head.weight": weight})
-            yield
-        finally:
-            hold("--stop")
-            holder.kill()
+    with running_holder():
+        weight = crosshandle.ones((16, 16), "float32")
+        crosshandle.store.publish("llama-70b", {"lm_head.weight": weight})
+        yield
 
 
 class Played:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import crosshandle
-from conftest import DEADLINE, Peer
+from conftest import DEADLINE, Peer, running_holder
 from crosshandle import store
 
 Start = Callable[..., Peer]
@@ -26,19 +26,8 @@ Start = Callable[..., Peer]
 
 @pytest.fixture(autouse=True)
 def _holder() -> Iterator[None]:
-    def hold(*arguments: str) -> int:
-        command = [crosshandle.command(), "hold", *arguments]
-        return subprocess.run(command, timeout=DEADLINE, check=False, capture_output=True).returncode
-
-    with subprocess.Popen([crosshandle.command(), "hold"], stderr=subprocess.DEVNULL) as holder:
-        try:
-            deadline = time.monotonic() + DEADLINE
-            while hold("--check") != 0:
-                assert time.monotonic() < deadline, "there is no holder"
-            yield
-        finally:
-            hold("--stop")
-            holder.kill()
+    with running_holder():
+        yield
 
 
 def arrays(seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
