@@ -93,8 +93,11 @@ fn faults(path: &str, text: &str) -> Vec<(usize, String)> {
                 found.push((line, format!("{columns} columns; at most {COLUMNS}")));
             }
             for word in without_code(text).split_whitespace() {
-                words += usize::from(word.contains(char::is_alphanumeric));
                 let plain = word.trim_matches(|c: char| !c.is_alphanumeric());
+                if plain.is_empty() {
+                    continue;
+                }
+                words += 1;
                 recent = format!("{recent} {}", plain.to_lowercase());
                 for (phrase, instead) in PHRASES {
                     if recent.ends_with(&format!(" {phrase}")) {
