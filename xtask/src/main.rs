@@ -70,7 +70,7 @@ enum Task {
     /// Check the English of comments and pages: long lines and sentences, phrases with a plainer form.
     Prose,
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`, `bench cuda`,
-    /// `bench level-zero`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
+    /// `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
         /// Passed to the benchmark program as they are; `host --help` lists them.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
