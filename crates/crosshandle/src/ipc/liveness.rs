@@ -416,7 +416,7 @@ mod tests {
         locks.hold(file.as_fd(), index, LockKind::Exclusive)
     }
 
-    /// Returns the bytes of a file that are locked.
+    /// Returns the locked bytes of a file.
     fn held(file: &OwnedFd) -> Vec<u64> {
         // A release has no reply, but this lock has one and comes after it.
         hold(&self::file(), 0).expect("held");

@@ -43,8 +43,8 @@ pub(super) const RECLAIM_LOOKS: usize = 32;
 /// exporter's addresses that a hostile importer can occupy, at most 3 MiB per chunk.
 pub(super) const MAX_LEDGER_REPEATS: usize = 16;
 
-/// Maximum number of late signals of one event in one process. Further signals are refused. A
-/// hundred late signals take about 10 KiB.
+/// Maximum number of late signals of one event in one process. Further signals are refused. That
+/// many take about 400 KiB.
 pub(super) const MAX_LATE_SIGNALS: usize = 4096;
 
 /// Maximum number of late signals of one word that are completed before the lock is released, which

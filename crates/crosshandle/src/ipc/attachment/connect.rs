@@ -202,11 +202,11 @@ impl Attachment {
             locks_ledger,
         } = reply
         else {
-            return Err(Error::Protocol("it answers another question"));
+            return Err(Error::Protocol("it does not match the request"));
         };
         let owner = Owner::new(owner)
             .filter(|owner| *owner != Owner::EXPORTER)
-            .ok_or(Error::Protocol("it gave an owner that cannot be"))?;
+            .ok_or(Error::Protocol("it has an invalid owner number"))?;
         let (catalog, ledger) = (Catalog::default(), Ledger::default());
         catalog.add(CatalogChunk::open(&catalog_file, 0)?);
         ledger.add(LedgerChunk::open(&ledger_file, 0)?);

@@ -43,7 +43,7 @@ impl ExpectedPieces {
         }
         let all = (table.total, len);
         if *self.all.get_or_insert(all) != all || table.first != self.next {
-            return Err(Error::Protocol("its pieces don't follow each other"));
+            return Err(Error::Protocol("its pieces are not consecutive"));
         }
         self.next += table.parts.len() as u32;
         for part in &table.parts {
@@ -55,7 +55,7 @@ impl ExpectedPieces {
         };
         match is_right {
             true => Ok(()),
-            false => Err(Error::Protocol("its pieces have another length in all")),
+            false => Err(Error::Protocol("its pieces have a wrong total length")),
         }
     }
 

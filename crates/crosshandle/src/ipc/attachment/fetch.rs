@@ -346,13 +346,13 @@ fn check_segment(segment: u32, fields: &Fields) -> Result<()> {
 /// descriptor.
 fn no_descriptor() -> Error {
     Error::Unsupported(
-        "this memory has no descriptor and ends with its maker, so no holder can hold it and no virtual range can map \
+        "this memory has no descriptor and ends with its exporter, so no holder can hold it and no virtual range can map \
          it: allocate it with crosshandle or with the driver's virtual memory management"
             .into(),
     )
 }
 
-const OTHER_QUESTION: Error = Error::Protocol("it answers another question");
+const OTHER_QUESTION: Error = Error::Protocol("it does not match the request");
 
 /// Returns the objects that a reply has brought.
 fn supplied(answer: Answer) -> Result<Supply> {
@@ -361,7 +361,7 @@ fn supplied(answer: Answer) -> Result<Supply> {
         pieces,
         granted,
     } = answer;
-    let another_number = Error::Protocol("it came with another number of descriptors");
+    let another_number = Error::Protocol("it has a wrong number of descriptors");
     match (reply, pieces) {
         (Reply::Fetched { segment, len, note }, None) => {
             let [file] = granted.into_vec().try_into().map_err(|_| another_number)?;

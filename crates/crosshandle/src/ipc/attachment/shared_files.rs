@@ -65,7 +65,7 @@ impl Attachment {
 
     /// Waits until no other thread fetches shared files.
     fn take_turn(&self, deadline: &OpenDeadline) -> Result<TurnGuard<'_>> {
-        const DOING: &str = "waiting for an earlier question to the exporter";
+        const DOING: &str = "waiting for an earlier request to the exporter";
         let end = interrupt::deadline(deadline.get());
         loop {
             if let Some(turn) = self.fetching.take(interrupt::step(end)) {
@@ -91,7 +91,7 @@ impl Attachment {
         let request = Request::Arena(*credential);
         let (reply, [file, liveness]) = connection.ask_for_memory(request, None, deadline)?;
         if reply != Reply::Sent {
-            return Err(Error::Protocol("it answers another question"));
+            return Err(Error::Protocol("it does not match the request"));
         }
         let arena = EventArena::open(&file, slots)?;
         self.arenas().show_liveness_in(liveness, self.owner)?;
@@ -125,7 +125,7 @@ impl Attachment {
         let request = Request::Chunk(*credential);
         let (reply, [catalog, ledger]) = connection.ask_for_memory(request, None, deadline)?;
         if reply != Reply::Sent {
-            return Err(Error::Protocol("it answers another question"));
+            return Err(Error::Protocol("it does not match the request"));
         }
         let catalog = CatalogChunk::open(&catalog, place.chunk())?;
         self.ledger.add(LedgerChunk::open(&ledger, place.chunk())?);

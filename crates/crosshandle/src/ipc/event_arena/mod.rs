@@ -214,7 +214,9 @@ impl LivenessFile {
         let own = match locks.hold(file.as_fd(), lock_of(owner), LockKind::Shared) {
             Ok(held) => Some(held),
             Err(Errno::EXIST) => {
-                return Err(Error::Protocol("its file of locks is another one's"));
+                return Err(Error::Protocol(
+                    "its file of locks belongs to another exporter",
+                ));
             }
             Err(Errno::AGAIN | Errno::ACCESS) if !is_planted("finding-13") => None,
             Err(errno) => return Err(Error::os("locking a place in a file of locks")(errno)),
@@ -268,7 +270,7 @@ impl EventArenas {
         let (_, is_sealed) =
             memfd::check(&file).map_err(Error::os("looking at a file of locks"))?;
         if !is_sealed {
-            return Err(Error::Protocol("its file of locks is none"));
+            return Err(Error::Protocol("its file of locks is invalid"));
         }
         let _making = self.making.lock();
         if self.liveness.get().is_none() {

@@ -345,7 +345,7 @@ impl Client {
         }
         let send = || socket::send(&self.stream, &bytes, &files);
         match send() {
-            // Once more: to hang up would tell the importer that this process is dead.
+            // It is sent once more, because a hang-up would look like the death of this process.
             Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN) => send(),
             // The user has more descriptors in transit than one process may have.
             Err(Errno::TOOMANYREFS) => {

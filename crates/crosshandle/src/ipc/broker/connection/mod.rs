@@ -257,11 +257,11 @@ impl Connection {
         }
         let answer = self.finish(turn, request, deadline)?;
         if answer.pieces.is_some() {
-            return Err(Error::Protocol("it answers another question"));
+            return Err(Error::Protocol("it does not match the request"));
         }
         let granted = answer.granted.into_vec().try_into();
         let granted =
-            granted.map_err(|_| Error::Protocol("it came with another number of descriptors"))?;
+            granted.map_err(|_| Error::Protocol("it has a wrong number of descriptors"))?;
         Ok((answer.reply, granted))
     }
 
@@ -280,9 +280,7 @@ impl Connection {
             .collect();
         match memory.map(TryInto::try_into) {
             Ok(Ok(memory)) => Ok((reply, memory)),
-            _ => Err(Error::Protocol(
-                "it came with a descriptor that is no memory",
-            )),
+            _ => Err(Error::Protocol("it has a descriptor that is not memory")),
         }
     }
 
@@ -335,9 +333,9 @@ impl Connection {
             self.question_over.notify_all();
             return Err(match errno {
                 Errno::TIMEDOUT => {
-                    self.no_answer("waiting for an earlier question to the exporter,")
+                    self.no_answer("waiting for an earlier request to the exporter,")
                 }
-                errno => Error::os("waiting for an earlier question to the exporter")(errno),
+                errno => Error::os("waiting for an earlier request to the exporter")(errno),
             });
         }
         questions.is_busy = true;
@@ -434,7 +432,7 @@ impl Connection {
         let mut was_reset = false;
         let mut buffer = [0; MAX_REPLY_MESSAGE];
         loop {
-            let late = || self.no_answer("waiting for the answer of the exporter,");
+            let late = || self.no_answer("waiting for the exporter's reply,");
             // Late replies to abandoned requests may carry many descriptors, so the maximum is
             // accepted.
             let mut receive =
@@ -446,7 +444,7 @@ impl Connection {
             let (len, granted) = match received {
                 Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::Unwanted) => {
-                    return Err(Error::Protocol("it came with too many descriptors").into());
+                    return Err(Error::Protocol("it has too many descriptors").into());
                 }
                 Ok(Received::HungUp) => return Err(self.gone().into()),
                 // The exporter is dead permanently, so another connection would not help.
@@ -482,7 +480,7 @@ impl Connection {
                 }
                 Ok(_) => return Err(late().into()),
                 Err(BadMessage::Version) => {
-                    return Err(Error::Protocol("it is of another version").into());
+                    return Err(Error::Protocol("it has another version").into());
                 }
                 Err(BadMessage::Malformed(what)) => return Err(Error::Protocol(what).into()),
             }
@@ -522,8 +520,8 @@ impl Connection {
 
     fn explain(&self, refusal: Refusal) -> Error {
         match refusal {
-            Refusal::BadRequest => Error::Protocol("it did not understand the question"),
-            Refusal::Version => Error::Protocol("it is of another version"),
+            Refusal::BadRequest => Error::Protocol("the exporter did not understand the request"),
+            Refusal::Version => Error::Protocol("it has another version"),
             Refusal::UnknownContext => Error::ExporterGone { pid: self.pid },
             Refusal::NotAdmitted => Error::NotAdmitted {
                 uid: rustix::process::geteuid().as_raw(),
