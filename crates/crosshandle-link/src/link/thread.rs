@@ -1,5 +1,5 @@
-//! The link's threads: one that listens to the other side, one that opens handles for it, and at the side
-//! that dialled one that dials again.
+//! The link's threads. One listens to the other side, and one opens handles for it. On the side
+//! that dialled, a third one dials again when needed.
 
 use super::question::Answer;
 use super::session::Session;
@@ -61,12 +61,12 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
     let (socket, wants_write) = {
         let state = session.state();
         match &state.channel {
-            // A copy, since the connection may be replaced meanwhile.
+            // A copy, because the connection may be replaced in the meantime.
             Some(channel) => (Some(copy(channel)?), state.wants_write()),
             None => (None, false),
         }
     };
-    // Signals that the other side cannot be told of yet wait in the notifier, one for each event.
+    // Signals that cannot be reported yet wait in the notifier, which holds one per event.
     let tells = match session.has_told_enough() {
         true => PollFlags::empty(),
         false => PollFlags::IN,
@@ -116,7 +116,7 @@ fn copy(channel: &impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(channel, 0).map_err(Error::os("copying a descriptor"))
 }
 
-/// Sends what is left to be sent, and handles what has come.
+/// Sends what the socket takes, and handles the received messages.
 fn exchange(session: &Session) -> Result<()> {
     session.exchange()?;
     while session.handle_next(|message| handle(session, message))? {}
@@ -240,7 +240,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
     .map_err(Error::Protocol)
 }
 
-/// Connects again until that succeeds or the link ends.
+/// Dials again until a connection succeeds or the link ends.
 fn dial_again(session: &Arc<Session>) {
     let Some(dial) = &session.dial else { return };
     let hello = Hello {
@@ -252,7 +252,7 @@ fn dial_again(session: &Arc<Session>) {
         refusal: 0,
         attempt: 0,
     };
-    // The network may have become slower than it was.
+    // The network may have become slower since the link was made.
     let max_timeout = dial
         .timeout
         .max(session.keep_alive / REDIALS_PER_KEEP_ALIVE);
@@ -300,7 +300,7 @@ pub(crate) fn connect_to(address: SocketAddr, deadline: Deadline) -> Result<TcpS
 
 const NO_SESSION: &str = "it has given the link up, or was started again";
 
-/// Returns the error for a greeting that refuses.
+/// Returns the error for a greeting with a refusal.
 pub(crate) fn refused(peer: &Arc<str>, reason: u8) -> Error {
     let why = match reason {
         refusal::NO_SESSION => NO_SESSION,
