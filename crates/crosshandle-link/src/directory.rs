@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 16 << 20;
 ///
 /// The file is read again for each name, so it can be replaced at any time. Replace it with
 /// `rename`, so that no reader sees half of it. The file decides only which address is dialled. The
-/// other side proves its identity in TLS.
+/// peer proves its identity in TLS.
 #[derive(Clone, Debug)]
 pub struct HostDirectory {
     path: PathBuf,
@@ -49,7 +49,7 @@ impl HostDirectory {
             .open(&self.path)
             .map_err(Error::os(cannot))?;
         if !file.metadata().map_err(Error::os(cannot))?.is_file() {
-            return Err(wrong(&self.path, "it is no file"));
+            return Err(wrong(&self.path, "it is not a regular file"));
         }
         let mut text = String::new();
         // The file may grow while it is read, so the limit is on the bytes that were read.
@@ -166,7 +166,7 @@ mod tests {
         let pipe = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
         let error = directory.addresses("store").unwrap_err();
-        assert!(error.to_string().contains("no file"), "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
         std::fs::remove_file(&path).unwrap();
         let line = format!("store {free} {}\n", listener.local_address());
         std::fs::write(&path, line).unwrap();

@@ -13,33 +13,33 @@ pub enum Error {
     #[error(transparent)]
     Local(#[from] crosshandle::Error),
 
-    /// The other host refused a request. Either it could not open the handle, or it does not allow
+    /// The remote host refused a request. Either it could not open the handle, or it does not allow
     /// the access.
-    #[error("the other host refuses: {0}")]
+    #[error("the remote host refuses: {0}")]
     Refused(Arc<str>),
 
-    /// The link has ended: the other host was silent for the keep-alive time, or one side closed
+    /// The link has ended: the remote host was silent for the keep-alive time, or one side closed
     /// the link. Objects that were opened over the link can no longer be used. Make a new link and
     /// open them again.
-    #[error("the link to {peer} has ended: {why}; link again, and open what was open anew")]
+    #[error("the link to {peer} has ended: {why}; link again and reopen its objects")]
     Ended {
-        /// The address of the other host, as it was dialled or as the host connected.
+        /// The address of the remote host, as it was dialled or as the host connected.
         peer: Arc<str>,
         /// The reason.
         why: Arc<str>,
     },
 
-    /// The other side cannot prove that it may link, or it speaks another protocol.
+    /// The peer cannot prove that it may link, or it speaks another protocol.
     #[error("no link to {peer}: {why}")]
     NotAdmitted {
-        /// The address of the other host, as it was dialled or as the host connected.
+        /// The address of the remote host, as it was dialled or as the host connected.
         peer: Arc<str>,
         /// The reason.
         why: Arc<str>,
     },
 
-    /// The other host sent data that breaks the protocol.
-    #[error("the other host breaks the protocol: {0}")]
+    /// The remote host sent data that breaks the protocol.
+    #[error("the remote host breaks the protocol: {0}")]
     Protocol(&'static str),
 
     /// Memory that was opened for reading only cannot be written.
@@ -84,7 +84,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns `true` if the other host is gone: it ended, closed the link, or was silent for too
+    /// Returns `true` if the remote host is gone: it ended, closed the link, or was silent for too
     /// long.
     pub fn is_peer_dead(&self) -> bool {
         match self {

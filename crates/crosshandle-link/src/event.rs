@@ -1,4 +1,4 @@
-//! Events of the other host.
+//! Events of the remote host.
 
 use crate::control::message::{Failure, Message};
 use crate::error::{Error, Result};
@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of signals by which a mirror advances in one step.
 const MAX_STEP: u64 = 1 << 29;
 
-/// An event of the other host.
+/// An event of the remote host.
 ///
-/// Its [mirror](Self::mirror) is an ordinary event of this host that advances with the other host's
-/// event and has the same numbers. Wait for the mirror as for any event, in this process or in
-/// others, but don't signal it. [`signal`](Self::signal) signals the other host's event, which
+/// Its [mirror](Self::mirror) is an ordinary event of this host that advances with the remote
+/// host's event and has the same numbers. Wait for the mirror as for any event, in this process or
+/// in others, but don't signal it. [`signal`](Self::signal) signals the remote host's event, which
 /// gives the signal its number.
 ///
 /// When the link ends, pending waits for the mirror fail with
@@ -48,7 +48,7 @@ impl Drop for Opened {
     }
 }
 
-/// The event of this host that follows an event of the other host.
+/// The event of this host that follows an event of the remote host.
 pub(crate) struct Mirror {
     event: Event,
     /// Locked while the mirror advances. `true` if it advances no more.
@@ -56,7 +56,7 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// Advances to the state that the other host's event had when it was opened.
+    /// Advances to the state that the remote host's event had when it was opened.
     pub(crate) fn begin(&self, completed: u64, failures: &[Failure<'_>]) {
         for failure in failures {
             self.fail(failure);
@@ -116,7 +116,7 @@ impl Mirror {
 
 impl Session {
     /// Calls `action` with the mirror of an event. Does nothing if the mirror is closed, which the
-    /// other side may not know yet.
+    /// peer may not know yet.
     pub(crate) fn with_mirror(&self, id: u32, action: impl FnOnce(&Mirror)) {
         let mirror = self.state().mirrors.get(&id).cloned();
         if let Some(mirror) = mirror.and_then(|mirror| mirror.upgrade()) {
@@ -125,7 +125,7 @@ impl Session {
     }
 }
 
-/// A signal on its way to the other host.
+/// A signal on its way to the remote host.
 #[must_use = "the number can be waited for"]
 pub struct PendingSignal(Arc<Question>);
 
@@ -134,14 +134,14 @@ impl PendingSignal {
         Self(question)
     }
 
-    /// Waits until the other host has signalled the event, and returns the signal's number.
+    /// Waits until the remote host has signalled the event, and returns the signal's number.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the other host's error, [`Error::Ended`].
+    /// [`Error::Refused`] with the remote host's error, [`Error::Ended`].
     pub fn wait(self) -> Result<u64> {
         match self.0.wait()? {
             Answer::Done(number) => Ok(number),
-            _ => Err(Error::Protocol("its answer is to another question")),
+            _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }
 }
@@ -167,7 +167,7 @@ impl RemoteEvent {
             handle: handle.as_bytes(),
         })?;
         let Answer::Event { id, .. } = question.wait()? else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         Ok(Self {
             opened: Arc::new(Opened {
@@ -186,23 +186,23 @@ impl RemoteEvent {
         self.opened.id
     }
 
-    /// Returns the event of this host that follows the other host's event. Other processes of this
+    /// Returns the event of this host that follows the remote host's event. Other processes of this
     /// host can open its handle.
     pub fn mirror(&self) -> &Event {
         &self.opened.mirror.event
     }
 
-    /// Signals the other host's event. Waits for a round trip and returns the signal's number.
+    /// Signals the remote host's event. Waits for a round trip and returns the signal's number.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the other host's error, [`Error::Ended`].
+    /// [`Error::Refused`] with the remote host's error, [`Error::Ended`].
     pub fn signal(&self) -> Result<u64> {
         self.start_signal()?.wait()
     }
 
-    /// Signals the other host's event, without waiting for the signal's number. A process that sees
-    /// the signal also sees the bytes of every [write](crate::RemoteMemory::write) that returned
-    /// before this call.
+    /// Signals the remote host's event, without waiting for the signal's number. A process that
+    /// sees the signal also sees the bytes of every [write](crate::RemoteMemory::write) that
+    /// returned before this call.
     ///
     /// # Errors
     /// [`Error::Ended`].
@@ -215,7 +215,7 @@ impl RemoteEvent {
         Ok(PendingSignal(question))
     }
 
-    /// Makes a command that signals the other host's event. Like any command, it runs in the order
+    /// Makes a command that signals the remote host's event. Like any command, it runs in the order
     /// of its queue and can wait for events.
     pub fn signal_command(&self) -> Command {
         let this = self.clone();

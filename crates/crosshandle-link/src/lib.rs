@@ -2,7 +2,7 @@
 //!
 //! Processes of one host share memory and events. Memory of another host cannot be shared or
 //! mapped, so it is read, written and copied over a [`Link`], which connects two hosts. A process
-//! uses the link to open handles of the other host. Memory is opened as a [`RemoteMemory`]. An
+//! uses the link to open handles of the remote host. Memory is opened as a [`RemoteMemory`]. An
 //! event is opened as a [`RemoteEvent`], whose mirror is an ordinary local event that any thread
 //! can wait for. The bytes travel over UCX, which is loaded at run time, or over TLS.
 //!
@@ -25,14 +25,14 @@
 //! # }
 //!
 //! # fn user(token: Token, memory: &str, ready: &str) -> Result<(), Box<dyn std::error::Error>> {
-//! // The other host, given the same token and the two words.
+//! // The remote host, given the same token and the two words.
 //! let context = Context::new(&Device::find("host")?)?;
 //! let options = LinkOptions::new(Identity::Token(token)).interface("eth0");
 //! let link = Link::connect("192.0.2.1:7417", &context, &options)?;
 //! let memory = link.open_memory(&memory.parse()?)?;
 //! let ready = link.open_event(&ready.parse()?)?;
 //! memory.write(0, b"hello")?;
-//! A process that sees the signal also sees the bytes.
+//! // A process that sees the signal also sees the bytes.
 //! ready.signal()?;
 //! # Ok(())
 //! # }

@@ -1,8 +1,8 @@
-//! Named objects of the other host's holder.
+//! Named objects of the remote host's holder.
 
 use crate::memory::RemoteMemory;
 
-/// A named object of the other host's holder: parts of memory, opened for reading.
+/// A named object of the remote host's holder: parts of memory, opened for reading.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RemoteName {
@@ -20,7 +20,7 @@ pub struct RemoteName {
 pub struct RemotePart {
     /// The purpose of the part, as set by the process that handed it to the holder.
     pub role: String,
-    /// The device of the other host that has the part.
+    /// The device of the remote host that has the part.
     pub device: String,
     /// The memory of the part.
     pub memory: RemoteMemory,

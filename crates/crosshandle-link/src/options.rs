@@ -75,8 +75,8 @@ impl LinkOptions {
         self
     }
 
-    /// Sets how long the link survives without hearing from the other side (default: 10 s; between
-    /// 200 ms and one hour). The shorter value of the two sides applies.
+    /// Sets how long the link survives without hearing from the peer (default: 10 s; between 200 ms
+    /// and one hour). The shorter value of the two sides applies.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         self.keep_alive = keep_alive;
         self
@@ -99,7 +99,7 @@ impl LinkOptions {
         self
     }
 
-    /// Lets the other side look up and read the named objects of this holder with
+    /// Lets the peer look up and read the named objects of this holder with
     /// [`Link::open_name`](crate::Link::open_name) (default: it must not). An object that needs a
     /// token is served only if `holder` has the token.
     pub fn names(mut self, holder: Holder) -> Self {
@@ -111,7 +111,7 @@ impl LinkOptions {
         match (MIN_KEEP_ALIVE..=MAX_KEEP_ALIVE).contains(&self.keep_alive) {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "a keep-alive of {:?} is not between {MIN_KEEP_ALIVE:?} and {MAX_KEEP_ALIVE:?}",
+                "the keep-alive {:?} is not between {MIN_KEEP_ALIVE:?} and {MAX_KEEP_ALIVE:?}",
                 self.keep_alive
             ))),
         }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-/// Default keep-alive: how long a link survives silence of the other side. A shorter time ends
-/// links in outages in which switches find new routes. A longer time delays the notice of a dead
-/// host.
+/// Default keep-alive: how long a link survives silence of the peer. A shorter time ends links in
+/// outages in which switches find new routes. A longer time delays the notice of a dead host.
 pub(crate) const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Minimum keep-alive. With less, a busy machine would be taken for a dead one.
 pub(crate) const MIN_KEEP_ALIVE: Duration = Duration::from_millis(200);
@@ -34,9 +33,9 @@ pub(crate) const MAX_GREET_PAUSE: Duration = Duration::from_millis(320);
 /// Maximum time that a request waits for its reply, or for room to be sent, while the link is
 /// alive. It must be long enough for opens that wait for a third process.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a thread that moves memory polls for completion before it sleeps and leaves the polling
-/// to the link's thread. A shorter time makes more transfers wake two threads. A longer time uses
-/// more CPU time.
+/// Time for which a thread that moves memory polls for completion. After that it sleeps and leaves
+/// the polling to the link's thread. A shorter time makes more transfers wake two threads. A longer
+/// time uses more CPU time.
 pub(crate) const SPIN: Duration = Duration::from_micros(100);
 /// Maximum sleep of a thread whose memory is moving, in case a wake-up is lost. Normally the thread
 /// is woken earlier.
@@ -51,15 +50,15 @@ pub(crate) const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(1);
 /// [`REDIAL_INTERVAL`] and double.
 pub(crate) const MAX_REPLACE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Minimum time between two endpoints that this side makes because the other side has replaced its
-/// own. It limits the CPU time that a misbehaving other side can cost.
+/// Minimum time between two endpoints that this side makes because the peer has replaced its own.
+/// It limits the CPU time that a misbehaving other side can cost.
 pub(crate) const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of endpoints that reach the other side but fail the same transfer, after which the
-/// transfer fails. With the pauses between them this takes about 6 s. With fewer, networks that
-/// keep breaking connections fail transfers. With more, a network card that cannot access the
-/// memory is noticed later.
+/// Number of endpoints that reach the peer but fail the same transfer, after which the transfer
+/// fails. With the pauses between them this takes about 6 s. With fewer, networks that keep
+/// breaking connections fail transfers. With more, a network card that cannot access the memory is
+/// noticed later.
 pub(crate) const MAX_PROVEN_FAILURES: u32 = 16;
-/// Maximum number of new endpoints that the other side has not confirmed. A link with more ends. An
+/// Maximum number of new endpoints that the peer has not confirmed. A link with more ends. An
 /// honest side confirms at least every [`ACK_EVERY`] messages, so it is never near this limit.
 pub(crate) const MAX_ADDRESSES: usize = 256;
 
@@ -74,26 +73,26 @@ pub(crate) const MAX_HANDSHAKES_EACH: usize = 8;
 pub(crate) const MAX_KNOWN: usize = 1024;
 /// Maximum number of links that wait to be accepted.
 pub(crate) const MAX_UNACCEPTED: usize = 16;
-/// Maximum number of handles and names that wait to be opened for the other side.
+/// Maximum number of handles and names that wait to be opened for the peer.
 pub(crate) const MAX_OPENING: usize = 1024;
-/// Maximum number of objects that are open for the other side.
+/// Maximum number of objects that are open for the peer.
 pub(crate) const MAX_SERVED: usize = 1 << 16;
-/// Maximum number of bytes of replies that the other side has not confirmed. A link with more ends.
-/// It is four times what the [`PIECES_UNDER_WAY`] of 16 calls have.
+/// Maximum number of bytes of replies that the peer has not confirmed. A link with more ends. It is
+/// four times what the [`PIECES_UNDER_WAY`] of 16 calls have.
 pub(crate) const MAX_OWED: usize = 256 << 20;
-/// Maximum number of messages about signals that the other side has not confirmed. Later signals
-/// are combined into one message, which is sent when there is room. A host that never confirms
-/// costs about 200 KiB, or 4 MiB if signals fail with long texts.
+/// Maximum number of messages about signals that the peer has not confirmed. Later signals are
+/// combined into one message, which is sent when there is room. A host that never confirms costs
+/// about 200 KiB, or 4 MiB if signals fail with long texts.
 pub(crate) const MAX_TOLD: usize = 4096;
 /// Maximum number of bytes that this side has asked to read and whose receipt it has not confirmed.
-/// Further reads wait. The value is well below [`MAX_OWED`], at which the other side would end the
-/// link, because more bytes can arrive between two confirmations.
+/// Further reads wait. The value is well below [`MAX_OWED`], at which the peer would end the link,
+/// because more bytes can arrive between two confirmations.
 pub(crate) const MAX_READING: usize = 128 << 20;
-/// Maximum number of bytes of requests that the other side has not confirmed. Further requests
-/// wait. With fewer, fast networks with a long delay are not used fully.
+/// Maximum number of bytes of requests that the peer has not confirmed. Further requests wait. With
+/// fewer, fast networks with a long delay are not used fully.
 pub(crate) const MAX_ASKED: usize = 64 << 20;
 /// Number of received messages after which a confirmation is sent at once. With fewer messages,
-/// more confirmations are sent. With more, the other side keeps more messages.
+/// more confirmations are sent. With more, the peer keeps more messages.
 pub(crate) const ACK_EVERY: u64 = 64;
 /// Number of pieces of memory that one call has in flight over TLS.
 pub(crate) const PIECES_UNDER_WAY: usize = 16;

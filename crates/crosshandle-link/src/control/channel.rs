@@ -63,7 +63,7 @@ impl Channel {
     }
 
     /// Adds a confirmation, unless the last one still waits to be sent. So at most one waits when
-    /// the other side takes nothing. Returns `true` if the confirmation was added.
+    /// the peer takes nothing. Returns `true` if the confirmation was added.
     pub(crate) fn queue_ack(&mut self, frame: &[u8]) -> bool {
         if self.is_over || self.behind_ack.is_some() {
             return false;
@@ -123,7 +123,7 @@ impl Channel {
     }
 
     /// Receives all bytes that have arrived. Returns `true` if there were any. The channel [is
-    /// over](Self::is_over) if the other side has hung up, or after an error.
+    /// over](Self::is_over) if the peer has hung up, or after an error.
     pub(crate) fn fill(&mut self) -> bool {
         self.input.drain(..std::mem::take(&mut self.taken));
         let before = self.input.len();

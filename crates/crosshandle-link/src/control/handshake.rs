@@ -1,5 +1,5 @@
 //! The start of a connection: TLS, then the greetings. The calls block, but always return at the
-//! deadline, whatever the other side sends.
+//! deadline, whatever the peer sends.
 
 use super::channel::Channel;
 use super::identity::Tls;
@@ -54,7 +54,7 @@ pub(crate) struct Greeted {
     pub(crate) hello: Hello,
 }
 
-/// Connects as the dialling side. Greets first and returns the other side's greeting.
+/// Connects as the dialling side. Greets first and returns the peer's greeting.
 pub(crate) fn dial(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -65,8 +65,8 @@ pub(crate) fn dial(
     dial_and_say(socket, peer, tls, hello, &[], deadline)
 }
 
-/// Connects as the dialling side. Sends `frames` together with the greeting, before the other side
-/// has greeted.
+/// Connects as the dialling side. Sends `frames` together with the greeting, before the peer has
+/// greeted.
 pub(crate) fn dial_and_say(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -89,8 +89,8 @@ pub(crate) fn dial_and_say(
     Ok(greeted)
 }
 
-/// Connects as the listening side. The result has the other side's greeting, and the caller must
-/// send its own.
+/// Connects as the listening side. The result has the peer's greeting, and the caller must send its
+/// own.
 pub(crate) fn accept(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -119,7 +119,7 @@ pub(crate) fn accept(
         Ok(hello) => greeted.hello = hello,
         Err(why) => {
             if let NoHello::Version(_) = why {
-                // Allows the other side to report the version as well.
+                // Allows the peer to report the version as well.
                 let refusal = refusal::VERSION;
                 let _ = greeted.send(&Hello {
                     refusal,
@@ -209,8 +209,8 @@ fn cut_off(peer: &Arc<str>, error: std::io::Error) -> Error {
     }
 }
 
-/// Returns `true` if the other side ended a handshake without a greeting. It does so with
-/// strangers, and with other hosts when it has too many handshakes.
+/// Returns `true` if the peer ended a handshake without a greeting. It does so with strangers, and
+/// with other hosts when it has too many handshakes.
 pub(crate) fn was_cut_off(error: &Error) -> bool {
     matches!(error, Error::NotAdmitted { why, .. } if why.starts_with(CUT_OFF))
 }

@@ -120,7 +120,7 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || {
             Error::Identity(
-                "this is no token of a link: it has \"xhlink-\" and 52 characters; make one with \
+                "this is not a link token: a token has \"xhlink-\" and 52 characters; make one with \
                  Token::generate or `crosshandle link token FILE`"
                     .into(),
             )
@@ -143,7 +143,7 @@ impl fmt::Debug for Token {
 /// authority should therefore sign only for hosts that may link.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// The certificates of the authority that signed the other side's certificate.
+    /// The certificates of the authority that signed the peer's certificate.
     pub authority: PathBuf,
     /// This side's certificate, followed by any intermediate certificates up to the authority.
     pub certificate: PathBuf,
@@ -210,7 +210,7 @@ impl Identity {
 }
 
 fn refused(error: &dyn fmt::Display) -> Error {
-    Error::Identity(format!("what the link is to prove itself with cannot be used: {error}").into())
+    Error::Identity(format!("the identity of the link cannot be used: {error}").into())
 }
 
 fn client(
@@ -398,7 +398,7 @@ mod tests {
     fn short_and_foolish_tokens_are_refused() {
         for text in ["", "secret", "xhlink-", "xhlink-abc", "xhlink-0000"] {
             let error = text.parse::<Token>().unwrap_err();
-            assert!(error.to_string().contains("no token"), "{text}: {error}");
+            assert!(error.to_string().contains("not a link token"), "{text}: {error}");
         }
     }
 }

@@ -49,7 +49,7 @@ struct State {
 impl Listener {
     /// Listens at `host:port`. Port 0 chooses a free port.
     ///
-    /// `context` opens what the other sides ask for, and has the mirrors of their events.
+    /// `context` opens what peers ask for, and has the mirrors of their events.
     ///
     /// # Errors
     /// [`Error::Os`] if the process cannot listen at the address, [`Error::Identity`],

@@ -40,8 +40,8 @@ use std::time::{Duration, Instant};
 ///
 /// A link is cheap to clone, and any thread may use it. It ends when the last clone and all objects
 /// that were opened over it are dropped, or when [`close`](Self::close) is called, on either side.
-/// It also ends when nothing was heard from the other side for the keep-alive. If a connection is
-/// lost for a shorter time, the link replaces it, and programs notice only a delay.
+/// It also ends when nothing was heard from the peer for the keep-alive. If a connection is lost
+/// for a shorter time, the link replaces it, and programs notice only a delay.
 #[derive(Clone)]
 pub struct Link {
     inner: Arc<Inner>,
@@ -55,15 +55,15 @@ pub(crate) struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.session
-            .end(self.session.ended("nothing of it is in use"), true);
+            .end(self.session.ended("nothing uses it any more"), true);
     }
 }
 
 impl Link {
     /// Connects to a host that [listens](crate::Listener).
     ///
-    /// `context` opens what the other side asks for, and has the mirrors of the other side's
-    /// events. The call returns when memory can move, which takes at most a few seconds.
+    /// `context` opens what the peer asks for, and has the mirrors of the peer's events. The call
+    /// returns when memory can move, which takes at most a few seconds.
     ///
     /// # Errors
     /// [`Error::NotAdmitted`] if one side cannot prove that it may link, [`Error::NoUcx`],
@@ -78,7 +78,7 @@ impl Link {
         let peer: Arc<str> = address.to_string().into();
         let addresses: Vec<_> = address
             .to_socket_addrs()
-            .map_err(Error::os("looking the other host up"))?
+            .map_err(Error::os("looking up the host name"))?
             .collect();
         let tls = options.identity.to_tls()?;
         let data = data_path(options)?;
@@ -91,7 +91,7 @@ impl Link {
             refusal: 0,
             attempt: 0,
         };
-        let mut last = Error::invalid("the other host's name stands for no address");
+        let mut last = Error::invalid("the host name has no address");
         for address in &addresses {
             let begun = Instant::now();
             let greeted = match greet(*address, &peer, &tls, &hello, deadline) {
@@ -132,27 +132,27 @@ impl Link {
         &self.inner
     }
 
-    /// Returns the other side's address, as it was dialled or as the other side connected.
+    /// Returns the peer's address, as it was dialled or as the peer connected.
     pub fn peer(&self) -> &str {
         &self.session().peer
     }
 
-    /// Returns the [identity](crosshandle::host_identity) that the other side claims for its
-    /// running kernel.
+    /// Returns the [identity](crosshandle::host_identity) that the peer claims for its running
+    /// kernel.
     pub fn peer_host(&self) -> u64 {
         self.session().host
     }
 
-    /// Opens memory of the other host. The other side opens the handle there, with the same checks
-    /// as for any process.
+    /// Opens memory of the remote host. The peer opens the handle there, with the same checks as
+    /// for any process.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the other side's error, [`Error::Ended`].
+    /// [`Error::Refused`] with the peer's error, [`Error::Ended`].
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
         RemoteMemory::open(self, handle, false)
     }
 
-    /// Opens memory of the other host for reading only.
+    /// Opens memory of the remote host for reading only.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -160,7 +160,7 @@ impl Link {
         RemoteMemory::open(self, handle, true)
     }
 
-    /// Opens an event of the other host.
+    /// Opens an event of the remote host.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -168,20 +168,20 @@ impl Link {
         RemoteEvent::open(self, handle)
     }
 
-    /// Looks up a named object of the other host's holder, and opens its parts for reading. The
-    /// other side must [allow lookups of names](LinkOptions::names).
+    /// Looks up a named object of the remote host's holder, and opens its parts for reading. The
+    /// peer must [allow lookups of names](LinkOptions::names).
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory). [`Error::Refused`] if the name does not exist.
     pub fn open_name(&self, name: &str) -> Result<RemoteName> {
         if name.len() > MAX_TEXT {
-            return Err(Error::invalid("no name is so long"));
+            return Err(Error::invalid("the name is longer than any name"));
         }
         let question = self
             .session()
             .ask(|request| Message::OpenName { request, name })?;
         let Answer::Name { version, parts } = question.wait()? else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         let parts = read_parts(&parts).map_err(Error::Protocol)?;
         let open = |part: &NamedPart<'_>| {
@@ -218,7 +218,7 @@ impl Link {
         self.session().state().check_alive().err()
     }
 
-    /// Ends the link. Everything that waits for the other side fails, on both sides.
+    /// Ends the link. Everything that waits for the peer fails, on both sides.
     pub fn close(&self) {
         let session = self.session();
         session.end(session.ended("this side closed it"), true);
@@ -298,7 +298,7 @@ fn greet(
     }
 }
 
-/// Tells the other side that an object was dropped.
+/// Tells the peer that an object was dropped.
 pub(crate) fn close_object(session: &Session, id: u32) {
     let _ = session.say(&Message::Close { id });
 }

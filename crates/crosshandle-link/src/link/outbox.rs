@@ -1,5 +1,5 @@
-//! Sent messages, kept until the other side has confirmed them, so that a new connection continues
-//! where the last one broke off.
+//! Sent messages, kept until the peer has confirmed them, so that a new connection continues where
+//! the last one broke off.
 
 use crate::control::message::Message;
 use crate::tuning::{MAX_ADDRESSES, MAX_ASKED, MAX_OWED, MAX_TOLD};
@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 /// Why a frame was sent, which decides how the number of such frames is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// The other side asked for it. The link ends if the other side asks for more than it takes.
+    /// The peer asked for it. The link ends if the peer asks for more than it takes.
     Owed,
     /// A report of a signal. When there are many, later signals share one report.
     Told,
     /// A request of this side. Further requests wait for room.
     Asked,
-    /// A new data endpoint, which the other side can provoke. The link ends if it provokes many and
+    /// A new data endpoint, which the peer can provoke. The link ends if it provokes many and
     /// confirms none.
     Address,
     /// Anything else. These are as rare as opened objects.
@@ -26,7 +26,7 @@ struct Unconfirmed {
     cause: Cause,
 }
 
-/// The frames that the other side has not confirmed, in order.
+/// The frames that the peer has not confirmed, in order.
 #[derive(Default)]
 pub(super) struct Outbox {
     frames: VecDeque<Unconfirmed>,
@@ -74,7 +74,7 @@ impl Outbox {
         }
     }
 
-    /// Drops the frames that the other side has received.
+    /// Drops the frames that the peer has received.
     pub(super) fn forget(&mut self, received: u64) -> Result<(), &'static str> {
         let sent = self.confirmed + self.frames.len() as u64;
         if received < self.confirmed || received > sent {
@@ -113,12 +113,12 @@ impl Outbox {
         *self = Self::default();
     }
 
-    /// Returns `true` if the other side asks for more than it takes.
+    /// Returns `true` if the peer asks for more than it takes.
     pub(super) fn owes_too_much(&self) -> bool {
         self.owed_bytes > MAX_OWED
     }
 
-    /// Returns `true` if the other side leaves too many new endpoints unconfirmed.
+    /// Returns `true` if the peer leaves too many new endpoints unconfirmed.
     pub(super) fn has_too_many_addresses(&self) -> bool {
         self.addresses > MAX_ADDRESSES
     }

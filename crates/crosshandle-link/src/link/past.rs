@@ -1,4 +1,4 @@
-//! The results of an event's signals, which are reported to the other side.
+//! The results of an event's signals, which are reported to the peer.
 
 use crate::control::message::MAX_FAILURES;
 use crate::tuning::MAX_LOOKED_AT;

@@ -1,4 +1,4 @@
-//! Requests to the other side, and their replies.
+//! Requests to the peer, and their replies.
 
 use crate::error::{Error, Result};
 use crate::event::Mirror;
@@ -96,7 +96,7 @@ impl Question {
         }
         match std::mem::replace(&mut *place, Place::GivenUp) {
             Place::Answered(answer) => answer,
-            _ => Err(Error::TimedOut("waiting for the other side's answer")),
+            _ => Err(Error::TimedOut("waiting for the peer's reply")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The owner's half of a link: opens objects for the other side and accesses them on its behalf.
+//! The owner's half of a link: opens objects for the peer and accesses them on its behalf.
 
 use super::data::DataPath;
 use super::past::Past;
@@ -13,7 +13,7 @@ use crosshandle::{Access, Event, Memory, SharedBytes};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
-/// An object that is open for the other side.
+/// An object that is open for the peer.
 pub(crate) enum Served {
     Memory {
         memory: Arc<Memory>,
@@ -28,7 +28,7 @@ pub(crate) enum Served {
     },
 }
 
-/// An object to be opened for the other side.
+/// An object to be opened for the peer.
 pub(crate) struct OpenRequest {
     request: u64,
     wanted: Wanted,
@@ -39,8 +39,8 @@ enum Wanted {
     Name(String),
 }
 
-/// Opens handles for the other side until the link ends. It runs on its own thread, so an open that
-/// waits for a third process delays only other opens.
+/// Opens handles for the peer until the link ends. It runs on its own thread, so an open that waits
+/// for a third process delays only other opens.
 pub(crate) fn open_all(session: &Weak<Session>, requests: &Receiver<OpenRequest>) {
     while let Ok(request) = requests.recv() {
         let Some(session) = session.upgrade() else {
@@ -86,7 +86,7 @@ impl Session {
     /// Replies with the handles of a named object.
     fn open_name(&self, request: u64, name: &str) -> Result<()> {
         let holder = self.names.as_ref().ok_or_else(|| {
-            Error::invalid("names are not given away over this link: see LinkOptions::names")
+            Error::invalid("this link does not serve names: see LinkOptions::names")
         })?;
         let held = holder.open(name)?;
         let parts = held.parts.iter().filter_map(|part| {
@@ -213,22 +213,21 @@ impl Session {
         // The request has its reply now, so later failures are reported for the event.
         self.await_next(&event, id, next, past.is_abandoned);
         if !self.state().served.contains_key(&id) {
-            // The other side has closed the event already.
+            // The peer has closed the event already.
             self.notifier.remove(id.into());
         }
         Ok(())
     }
 
-    /// Awaits the next signal of an event that is open for the other side, or reports that none
-    /// comes.
+    /// Awaits the next signal of an event that is open for the peer, or reports that none comes.
     fn await_next(&self, event: &Event, id: u32, next: u64, is_abandoned: bool) {
-        // If signals can no longer be reported, waiters on the other side must not wait forever.
+        // If signals can no longer be reported, waiters at the peer must not wait forever.
         if is_abandoned || self.notifier.add(event, next, id.into()).is_err() {
             let _ = self.say(&Message::Abandoned { id });
         }
     }
 
-    /// Registers an object and sends its number to the other side.
+    /// Registers an object and sends its number to the peer.
     fn serve<'a>(&self, served: Served, message: impl FnOnce(u32) -> Message<'a>) -> Result<u32> {
         let mut state = self.state();
         if let Err(error) = state.check_alive().and_then(|()| state.check_room()) {
@@ -250,7 +249,7 @@ impl Session {
         Ok(id)
     }
 
-    /// Closes an object that was open for the other side.
+    /// Closes an object that was open for the peer.
     pub(crate) fn stop_serving(&self, id: u32, served: Served) {
         match served {
             Served::Memory {
@@ -306,14 +305,14 @@ impl Session {
         Ok(())
     }
 
-    /// Signals an event for the other side.
+    /// Signals an event for the peer.
     pub(crate) fn signal_served(&self, request: u64, id: u32) -> Result<(), &'static str> {
         let event = self.served_event(id)?;
         self.answer(request, event.signal().map_err(Error::from));
         Ok(())
     }
 
-    /// Writes memory and then signals an event for the other side.
+    /// Writes memory and then signals an event for the peer.
     pub(crate) fn write_and_signal_served(
         &self,
         request: u64,
@@ -353,7 +352,7 @@ impl Session {
         }
     }
 
-    /// Returns memory that is open for the other side, and `true` if the host cannot access it.
+    /// Returns memory that is open for the peer, and `true` if the host cannot access it.
     fn served_memory(&self, id: u32) -> Result<(Arc<Memory>, bool), &'static str> {
         match self.state().served.get(&id) {
             Some(Served::Memory {
@@ -365,7 +364,7 @@ impl Session {
         }
     }
 
-    /// Reads memory for the other side.
+    /// Reads memory for the peer.
     pub(crate) fn read_served(
         &self,
         request: u64,
@@ -403,7 +402,7 @@ impl Session {
         }
     }
 
-    /// Writes memory for the other side.
+    /// Writes memory for the peer.
     pub(crate) fn write_served(
         &self,
         request: u64,
@@ -429,7 +428,7 @@ impl Session {
         Ok(())
     }
 
-    /// Copies between memory and the staging buffer for the other side.
+    /// Copies between memory and the staging buffer for the peer.
     pub(crate) fn stage_served(
         &self,
         request: u64,
@@ -452,7 +451,7 @@ impl Session {
         }
     }
 
-    /// Reports finished signals to the other side.
+    /// Reports finished signals to the peer.
     pub(crate) fn tell_signals(&self) {
         while !self.has_told_enough() {
             let Some(notification) = self.notifier.next() else {
@@ -489,8 +488,7 @@ impl Session {
         }
     }
 
-    /// Returns an event that is open for the other side, and the number of its signal that is
-    /// awaited.
+    /// Returns an event that is open for the peer, and the number of its signal that is awaited.
     fn awaited(&self, id: u32) -> Option<(Event, u64)> {
         match self.state().served.get(&id) {
             Some(Served::Event { event, next }) => Some((event.clone(), *next)),

@@ -1,5 +1,5 @@
-//! The owner's staging buffer: host memory through which the other side reaches memory that the
-//! host cannot access, such as a GPU's. A dedicated thread copies between the two.
+//! The owner's staging buffer: host memory through which the peer reaches memory that the host
+//! cannot access, such as a GPU's. A dedicated thread copies between the two.
 
 use super::data::DataPath;
 use super::serve::check_key;
@@ -80,18 +80,18 @@ impl Stager {
         })
     }
 
-    /// Returns the buffer's address for the other side, or 0 without UCX.
+    /// Returns the buffer's address for the peer, or 0 without UCX.
     pub(super) fn address(&self) -> u64 {
         self.registration.as_ref().map_or(0, |made| made.address)
     }
 
-    /// Returns the buffer's key for the other side. Empty without UCX.
+    /// Returns the buffer's key for the peer. Empty without UCX.
     pub(super) fn key(&self) -> &[u8] {
         self.registration.as_ref().map_or(&[], |made| &made.key)
     }
 
-    /// Returns the size of the buffer that the other side may use, in bytes. Without UCX the size
-    /// only tells the other side that the memory is staged.
+    /// Returns the size of the buffer that the peer may use, in bytes. Without UCX the size only
+    /// tells the peer that the memory is staged.
     pub(super) fn len(&self) -> u32 {
         (STAGING_PART * STAGING_PARTS) as u32
     }
@@ -151,7 +151,7 @@ impl Session {
     /// Starts a copy. The reply is sent later.
     pub(super) fn begin_job(&self, job: Job) -> Result<(), &'static str> {
         let stager = self.state().stager.clone();
-        let stager = stager.ok_or("it stages what needs no staging")?;
+        let stager = stager.ok_or("it stages memory that needs no staging")?;
         stager
             .jobs
             .try_send(job)
@@ -159,7 +159,7 @@ impl Session {
     }
 }
 
-/// Copies for the other side until the link ends.
+/// Copies for the peer until the link ends.
 fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs: &Receiver<Job>) {
     // A copy that timed out may still happen, so the buffer and the queue must not be used again.
     let mut is_broken = false;
@@ -239,7 +239,7 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
 /// Allocates room for the bytes of a reply to a read.
 pub(super) fn answer_bytes(len: u32) -> Result<Vec<u8>> {
     let bytes = Bounded::<MAX_DATA>::new(len).and_then(Bounded::zeros);
-    bytes.ok_or_else(|| Error::invalid("one message does not carry so many bytes"))
+    bytes.ok_or_else(|| Error::invalid("one message cannot carry that many bytes"))
 }
 
 fn message_part(buffer: &Memory, len: usize) -> crosshandle::Result<MemoryRange> {

@@ -84,7 +84,7 @@ impl Owner {
             }
             assert!(start.elapsed() < LIMIT, "the link goes on");
             let is_full = channel.flush().unwrap_or(false);
-            // The other side's messages are discarded unread.
+            // The peer's messages are discarded unread.
             channel.fill();
             while let Ok(Some(_)) = channel.next_frame() {}
             match frames.next() {
@@ -147,7 +147,7 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
                 value: 0,
             }
             .encode(),
-            "nobody asked",
+            "unknown request",
         ),
         (Message::Ack { received: 99 }.encode(), "what was not sent"),
         (
@@ -164,7 +164,7 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
                 number: u64::MAX,
             }
             .encode(),
-            "beyond what a link tells of",
+            "larger than any that a link reports",
         ),
         (vec![0xff; 8], "longer than any message"),
         (vec![1, 0, 0, 0, 0xee], "no known kind"),
@@ -518,7 +518,8 @@ fn wait_until_full(link: &Link) {
     }
 }
 
-/// Who waits for room goes on when the greeting of a new connection makes it.
+/// A caller that waits for room continues when the greeting of a new connection confirms earlier
+/// requests.
 #[test]
 fn a_new_connection_makes_room() {
     let owner = Owner::with_keep_alive(Duration::from_secs(3600));
@@ -542,13 +543,13 @@ fn a_new_connection_makes_room() {
     let _channel = owner.greet(session, received, 1, &[]).unwrap();
     let start = Instant::now();
     while !asks.is_finished() {
-        assert!(start.elapsed() < LIMIT, "nobody has told who waits");
+        assert!(start.elapsed() < LIMIT, "no thread has woken the waiter");
         std::thread::yield_now();
     }
     asks.join().unwrap();
 }
 
-/// Whoever reads much waits, before the other side has more unconfirmed answers than it keeps.
+/// Reads wait before the peer has more unconfirmed replies than it keeps.
 #[test]
 fn reads_wait_for_their_answers() {
     const READS: usize = MAX_READING / MAX_DATA + 50;
@@ -598,7 +599,7 @@ fn one_confirmation_waits_to_be_sent_at_most() {
     assert!(channel.queue_ack(&ack));
 }
 
-/// Answers one question to open memory, as a host that claims a length.
+/// Replies to a request to open memory, and claims the length `len`.
 fn claim(channel: &mut Channel, len: u64) {
     let frame = next_frame(channel);
     let Ok(Message::Open { request, .. }) = Message::decode(&frame) else {
@@ -617,8 +618,8 @@ fn claim(channel: &mut Channel, len: u64) {
     let _ = channel.flush();
 }
 
-/// The length of memory is in its handle; a host that claims another one is not believed, and nothing is
-/// allocated by its claim.
+/// The handle contains the length of memory. A host that claims another length gets an error, and
+/// nothing is allocated for its claim.
 #[test]
 fn claimed_lengths_are_checked_against_the_handle() {
     let owner = Owner::new();
@@ -631,7 +632,7 @@ fn claimed_lengths_are_checked_against_the_handle() {
         claim(&mut channel, len);
         let error = opens.join().expect("no panic").unwrap_err();
         assert!(matches!(error, Error::Protocol(_)), "{len}: {error}");
-        // It is closed again.
+        // The memory is closed again.
         let frame = next_frame(&mut channel);
         assert_eq!(Message::decode(&frame), Ok(Message::Close { id: 7 }));
     }
@@ -642,13 +643,14 @@ fn claimed_lengths_are_checked_against_the_handle() {
     assert_eq!(opens.join().unwrap().unwrap().len(), 4096);
 }
 
-/// No call waits longer for a linked host that is stopped: every public function with a timeout has a row here.
+/// No call waits longer than its timeout for a linked host that is stopped. Every public function
+/// with a timeout has a row here.
 #[test]
 fn no_call_waits_longer_for_a_stopped_host() {
     const TIMEOUT: Duration = Duration::from_millis(200);
     const LATENESS: Duration = Duration::from_secs(1);
     let measured = [
-        // One that has connected and says nothing, not even who it is.
+        // A host that has connected and sends nothing, not even its identity.
         ("accept", {
             let owner = Owner::new();
             let address = owner.listener.local_address();
@@ -658,7 +660,7 @@ fn no_call_waits_longer_for_a_stopped_host() {
             assert!(error.is_timeout(), "{error}");
             start.elapsed()
         }),
-        // One that was linked, and is silent from now on.
+        // A linked host that is silent from now on.
         ("keep_alive", {
             let owner = Owner::with_keep_alive(TIMEOUT);
             let handle = owner.context.allocate(100).unwrap().handle().unwrap();

@@ -1,5 +1,5 @@
-//! The link's threads. One listens to the other side, and one opens handles for it. On the side
-//! that dialled, a third one dials again when needed.
+//! The link's threads. One listens to the peer, and one opens handles for it. On the side that
+//! dialled, a third one dials again when needed.
 
 use super::question::Answer;
 use super::session::Session;
@@ -26,7 +26,7 @@ pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> 
         .map_err(Error::os("starting a thread"))
 }
 
-/// Listens to the other side until the link ends.
+/// Listens to the peer until the link ends.
 pub(crate) fn listen(session: &Arc<Session>) {
     loop {
         if let Err(error) = listen_once(session) {
@@ -231,7 +231,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             address,
         } => match &session.data {
             Some(data) => data.offer(generation, address),
-            None => Err("it gives a data endpoint to a link without one"),
+            None => Err("it sends a data endpoint to a link without one"),
         },
         Message::Bye { why } => {
             return Err(session.ended(format!("the other side closed it: {why}")));
@@ -295,10 +295,10 @@ pub(crate) fn connect_to(address: SocketAddr, deadline: Deadline) -> Result<TcpS
     if left.is_zero() {
         return Err(Error::TimedOut("connecting"));
     }
-    TcpStream::connect_timeout(&address, left).map_err(Error::os("connecting to the other host"))
+    TcpStream::connect_timeout(&address, left).map_err(Error::os("connecting to the remote host"))
 }
 
-const NO_SESSION: &str = "it has given the link up, or was started again";
+const NO_SESSION: &str = "it has ended the link, or was restarted";
 
 /// Returns the error for a greeting with a refusal.
 pub(crate) fn refused(peer: &Arc<str>, reason: u8) -> Error {
@@ -307,7 +307,7 @@ pub(crate) fn refused(peer: &Arc<str>, reason: u8) -> Error {
         refusal::OTHER_DATA => {
             "it moves memory in another way: choose the same `data` on both sides, UCX or TLS"
         }
-        refusal::BUSY => "it accepts no further links at the moment",
+        refusal::BUSY => "it accepts no more links at the moment",
         _ => "it refuses for a reason that this version does not know",
     };
     handshake::not_admitted(peer, &why)

@@ -1,4 +1,4 @@
-//! Memory of this host that a command copies from or to memory of the other host.
+//! Memory of this host that a command copies from or to memory of the remote host.
 
 use super::ring::{Ring, Rounds};
 use super::transfer::{Opened, Span};

@@ -1,4 +1,4 @@
-//! Memory of the other host.
+//! Memory of the remote host.
 
 mod local;
 pub(crate) mod ring;
@@ -21,11 +21,11 @@ use transfer::Opened;
 /// Maximum length of another host's memory, in bytes. No processor has a larger address space.
 pub(crate) const MAX_LEN: u64 = 1 << 57;
 
-/// A range of memory of the other host. It can be read and written but not mapped. Dropping the
+/// A range of memory of the remote host. It can be read and written but not mapped. Dropping the
 /// last range closes the memory.
 ///
 /// A range is cheap to clone, and any thread may use it. When a write has returned, or a command
-/// with a write has completed, the bytes are at the other host. Any process that sees a later
+/// with a write has completed, the bytes are at the remote host. Any process that sees a later
 /// signal also sees the bytes.
 #[derive(Clone)]
 pub struct RemoteMemory {
@@ -50,7 +50,7 @@ impl RemoteMemory {
             key,
         } = question.wait()?
         else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         // The handle contains the length. The length of a handle is not trusted either, and must
         // fit an address space.
@@ -61,7 +61,7 @@ impl RemoteMemory {
             ));
         }
         if address.checked_add(len).is_none() || address.checked_add(staging.into()).is_none() {
-            return Err(Error::Protocol("its memory has no end"));
+            return Err(Error::Protocol("its memory exceeds the address space"));
         }
         if (1..STAGING_PARTS as u32).contains(&staging) {
             return Err(Error::Protocol("its staging buffer has no parts"));
@@ -109,7 +109,7 @@ impl RemoteMemory {
         self.opened.access
     }
 
-    /// Returns `true` if the other host cannot access this memory directly, such as a GPU's. There
+    /// Returns `true` if the remote host cannot access this memory directly, such as a GPU's. There
     /// a queue copies the bytes from or to memory that the link can reach. Each transfer costs one
     /// more copy and one more round trip.
     pub fn is_staged(&self) -> bool {
@@ -171,7 +171,7 @@ impl RemoteMemory {
     }
 
     /// Copies bytes from `from` into this range, starting at byte `offset`. Returns when they are
-    /// at the other host.
+    /// at the remote host.
     ///
     /// # Errors
     /// As [`read`](Self::read), and [`Error::ReadOnly`].
@@ -244,7 +244,7 @@ impl RemoteMemory {
     }
 
     /// Copies several pieces into this range. Each starts at the given offset, and all are in
-    /// flight at once. Returns when all are at the other host. If pieces overlap, the shared bytes
+    /// flight at once. Returns when all are at the remote host. If pieces overlap, the shared bytes
     /// are arbitrary afterwards.
     ///
     /// # Errors
@@ -275,7 +275,7 @@ impl RemoteMemory {
     /// must have the same length.
     ///
     /// Like any command, it runs in the order of its queue, can wait for events, and can signal
-    /// one. It completes when the bytes are at the other host, and keeps `source` and the link
+    /// one. It completes when the bytes are at the remote host, and keeps `source` and the link
     /// alive until then.
     ///
     /// # Errors

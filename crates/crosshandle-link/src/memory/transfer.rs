@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::slice;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// Open memory of the other host. Offsets start at its first byte and have been checked.
+/// Open memory of the remote host. Offsets start at its first byte and have been checked.
 pub(super) struct Opened {
     pub(super) link: Arc<Inner>,
     pub(super) id: u32,
@@ -138,7 +138,7 @@ impl Opened {
         unsafe { self.move_pieces(direction, &mut [piece]) }
     }
 
-    /// Copies bytes from the other host.
+    /// Copies bytes from the remote host.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         if self.goes_in_messages(into.len()) {
             return self.read_in_messages(at, into);
@@ -151,7 +151,7 @@ impl Opened {
         unsafe { self.move_one(Direction::Get, at, &mut local) }
     }
 
-    /// Copies bytes to the other host.
+    /// Copies bytes to the remote host.
     pub(super) fn write(&self, at: u64, from: &[u8]) -> Result<()> {
         if self.goes_in_messages(from.len()) {
             return self.write_in_messages(at, from);
@@ -198,7 +198,7 @@ impl Opened {
             };
             match question.wait()? {
                 Answer::Data(bytes) if bytes.len() == piece.len() => piece.copy_from_slice(&bytes),
-                _ => return Err(Error::Protocol("its answer is to another question")),
+                _ => return Err(Error::Protocol("its reply does not match the request")),
             }
         }
     }
@@ -245,7 +245,7 @@ impl Opened {
         let mut turn = self.turn();
         if turn.as_deref() == Some(&true) {
             return Err(Error::invalid(
-                "the other host has not copied in time before, so its staging buffer is of no use: make a new link",
+                "the remote host has not copied in time before, so its staging buffer cannot be used: make a new link",
             ));
         }
         let part_len = (self.staging as usize / STAGING_PARTS).min(STAGING_PART);
@@ -370,6 +370,6 @@ fn is_late<T>(result: &Result<T>) -> bool {
 fn wait_until_done(question: &Question) -> Result<()> {
     match question.wait()? {
         Answer::Done(_) => Ok(()),
-        _ => Err(Error::Protocol("its answer is to another question")),
+        _ => Err(Error::Protocol("its reply does not match the request")),
     }
 }

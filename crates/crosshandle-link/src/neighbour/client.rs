@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A link that another process of this host and user [shares](super::SharedLink). It opens handles
-/// of the other host.
+/// of the remote host.
 ///
 /// It is cheap to clone, and any thread may use it. Calls of several threads are served one at a
 /// time, so a thread that moves much data should have a connection of its own.
@@ -53,7 +53,7 @@ impl NeighbourLink {
         })
     }
 
-    /// Opens memory of the other host.
+    /// Opens memory of the remote host.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Ended`].
@@ -61,7 +61,7 @@ impl NeighbourLink {
         self.open(handle, false)
     }
 
-    /// Opens memory of the other host for reading only.
+    /// Opens memory of the remote host for reading only.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -75,7 +75,7 @@ impl NeighbourLink {
             handle: *handle.as_bytes(),
         };
         let Answer::Memory { id, len, is_staged } = self.shared.ask(&question)? else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Arc::new(Opened {
             shared: Arc::clone(&self.shared),
@@ -98,7 +98,7 @@ impl NeighbourLink {
         })
     }
 
-    /// Opens an event of the other host.
+    /// Opens an event of the remote host.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -108,7 +108,7 @@ impl NeighbourLink {
             handle: *handle.as_bytes(),
         };
         let Answer::Event { id, mirror } = self.shared.ask(&question)? else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Opened {
             shared: Arc::clone(&self.shared),
@@ -146,10 +146,10 @@ impl Shared {
         let asked = socket::say(socket, &question.encode()).and_then(|()| socket::hear(socket));
         let answer = match asked {
             Ok(Some(bytes)) => {
-                Answer::decode(&bytes).ok_or(Error::Protocol("its answer has no sense"))
+                Answer::decode(&bytes).ok_or(Error::Protocol("its reply is invalid"))
             }
             Ok(None) => {
-                Err(self.ended("the process that shares it has ended, or shares it no more"))
+                Err(self.ended("the process that shares it has ended, or no longer shares it"))
             }
             Err(rustix::io::Errno::AGAIN) => Err(Error::TimedOut(
                 "waiting for the process that shares its link",
@@ -181,10 +181,10 @@ impl Drop for Opened {
     }
 }
 
-/// Memory of the other host, accessed through another process's link. Dropping the last clone
+/// Memory of the remote host, accessed through another process's link. Dropping the last clone
 /// closes it.
 ///
-/// Any thread may use it. When a write returns, the bytes are at the other host.
+/// Any thread may use it. When a write returns, the bytes are at the remote host.
 #[derive(Clone)]
 pub struct NeighbourMemory {
     opened: Arc<Opened>,
@@ -209,13 +209,13 @@ impl NeighbourMemory {
         self.access
     }
 
-    /// Returns `true` if the other host copies the bytes on their way, as in
+    /// Returns `true` if the remote host copies the bytes on their way, as in
     /// [`RemoteMemory::is_staged`](crate::RemoteMemory::is_staged).
     pub fn is_staged(&self) -> bool {
         self.is_staged
     }
 
-    /// Copies a range of `source`, which this process has allocated, to the other host's memory
+    /// Copies a range of `source`, which this process has allocated, to the remote host's memory
     /// from byte `offset` on. The bytes move without an extra copy on this host.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl NeighbourMemory {
         self.copy(true, offset, source.handle_read_only()?.as_bytes(), range)
     }
 
-    /// Copies bytes of the other host's memory, from byte `offset` on, into a range of
+    /// Copies bytes of the remote host's memory, from byte `offset` on, into a range of
     /// `destination`, which this process has allocated.
     ///
     /// # Errors
@@ -238,7 +238,8 @@ impl NeighbourMemory {
         self.copy(false, offset, destination.handle()?.as_bytes(), range)
     }
 
-    /// Copies bytes from the other host's memory, starting at byte `offset`, through shared memory.
+    /// Copies bytes from the remote host's memory, starting at byte `offset`, through shared
+    /// memory.
     ///
     /// # Errors
     /// As [`copy_from`](Self::copy_from).
@@ -258,8 +259,8 @@ impl NeighbourMemory {
         })
     }
 
-    /// Copies bytes to the other host's memory, starting at byte `offset`, through shared memory.
-    /// Returns when they are at the other host.
+    /// Copies bytes to the remote host's memory, starting at byte `offset`, through shared memory.
+    /// Returns when they are at the remote host.
     ///
     /// # Errors
     /// As [`copy_from`](Self::copy_from).
@@ -356,7 +357,7 @@ impl fmt::Debug for NeighbourMemory {
     }
 }
 
-/// An event of the other host, used through another process's link. Dropping the last clone closes
+/// An event of the remote host, used through another process's link. Dropping the last clone closes
 /// it.
 #[derive(Clone)]
 pub struct NeighbourEvent {
@@ -365,13 +366,13 @@ pub struct NeighbourEvent {
 }
 
 impl NeighbourEvent {
-    /// Returns the event of this host that follows the other host's event. It is the mirror of the
+    /// Returns the event of this host that follows the remote host's event. It is the mirror of the
     /// process that has the link, opened by its handle.
     pub fn mirror(&self) -> &Event {
         &self.mirror
     }
 
-    /// Signals the other host's event, and returns the signal's number.
+    /// Signals the remote host's event, and returns the signal's number.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Ended`].
@@ -379,7 +380,7 @@ impl NeighbourEvent {
         let id = self.opened.id;
         match self.opened.shared.ask(&Question::Signal { id })? {
             Answer::Done(number) => Ok(number),
-            _ => Err(Error::Protocol("its answer is to another question")),
+            _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }
 }

@@ -14,20 +14,20 @@ const MAX_TEXT: usize = MAX_LEN - 2;
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
-    /// Opens an object of the other host.
+    /// Opens an object of the remote host.
     Open {
         /// Memory is opened for reading only.
         read_only: bool,
         /// The handle of the object.
         handle: HandleBytes,
     },
-    /// Copies between memory of the other host and memory of this host.
+    /// Copies between memory of the remote host and memory of this host.
     Copy {
-        /// The direction: `true` copies to the other host.
+        /// The direction: `true` copies to the remote host.
         there: bool,
-        /// The number of the other host's memory.
+        /// The number of the remote host's memory.
         id: u32,
-        /// First byte in the other host's memory.
+        /// First byte in the remote host's memory.
         offset: u64,
         /// Handle of this host's memory.
         handle: HandleBytes,
@@ -36,7 +36,7 @@ pub enum Question {
         /// Number of bytes.
         len: u64,
     },
-    /// Signals an event of the other host.
+    /// Signals an event of the remote host.
     Signal {
         /// The number of the event.
         id: u32,
@@ -57,7 +57,7 @@ pub enum Answer {
         id: u32,
         /// Its length in bytes.
         len: u64,
-        /// The other host copies the bytes on their way.
+        /// The remote host copies the bytes on their way.
         is_staged: bool,
     },
     /// An event was opened.

@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// [`NeighbourLink`](super::NeighbourLink)s. The sharing ends when this object is dropped or the
 /// link ends.
 ///
-/// A neighbour opens handles of the other host through the link. Bytes move directly between the
-/// other host's memory and the neighbour's memory, which this process opens by its handle. They are
-/// not copied a second time.
+/// A neighbour opens handles of the remote host through the link. Bytes move directly between the
+/// remote host's memory and the neighbour's memory, which this process opens by its handle. They
+/// are not copied a second time.
 pub struct SharedLink {
     shared: Arc<Shared>,
     name: String,
@@ -44,7 +44,7 @@ struct Shared {
 #[derive(Default)]
 struct Neighbours {
     next: u64,
-    /// A copy of each socket, and the process at its other end.
+    /// A copy of each socket, and the process that is connected to it.
     sockets: HashMap<u64, (OwnedFd, i32)>,
     has_ended: bool,
 }
@@ -61,7 +61,7 @@ impl SharedLink {
     pub fn new(link: &Link, name: &str, socket_dir: Option<&Path>) -> Result<Self> {
         let listener = socket::listen(name, socket_dir)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(Error::os("making a descriptor to end a thread by"))?;
+            .map_err(Error::os("making a descriptor that ends a thread"))?;
         let shared = Arc::new(Shared {
             link: link.clone(),
             end,
@@ -205,7 +205,7 @@ impl<'a> Neighbour<'a> {
         while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
             limit(Timeout::Recv, None)?;
             let Some(question) = Question::decode(&bytes) else {
-                return Err(Error::Protocol("a neighbour asks a senseless question"));
+                return Err(Error::Protocol("a neighbour sent an invalid request"));
             };
             let answer = neighbour.answer(&question).unwrap_or_else(|error| {
                 let has_ended = matches!(error, Error::Ended { .. });
@@ -233,10 +233,10 @@ impl<'a> Neighbour<'a> {
                 let Some(Object::Memory(remote)) = self.objects.get(&id) else {
                     return Err(Error::invalid("it copies what is not open memory"));
                 };
-                // A longer copy would block other users of the other host's staging buffer for too
+                // A longer copy would block other users of the remote host's staging buffer for too
                 // long.
                 if len > NEIGHBOUR_PART as u64 {
-                    return Err(Error::invalid("it copies more than one question may"));
+                    return Err(Error::invalid("it copies more than one request may"));
                 }
                 let remote = remote.range(span(offset, len)?)?;
                 let local = self
@@ -295,7 +295,7 @@ impl<'a> Neighbour<'a> {
         self.objects.insert(id, object);
         self.next = id
             .checked_add(1)
-            .ok_or_else(|| Error::invalid("it has opened too much: connect anew"))?;
+            .ok_or_else(|| Error::invalid("it has opened too many objects: connect again"))?;
         Ok(answer)
     }
 

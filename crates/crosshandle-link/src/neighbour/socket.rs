@@ -1,4 +1,4 @@
-//! Sockets of shared links: their paths, and the check of the process at the other end.
+//! Sockets of shared links: their paths, and the check of the connected process.
 
 use super::message::MAX_LEN;
 use crate::error::{Error, Result};
@@ -82,7 +82,7 @@ pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
     let own = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != own || found.mode() & 0o022 != 0 {
         return Err(Error::invalid(format!(
-            "{} is no directory of this user that others cannot change",
+            "{} is not a directory that belongs to this user and that only this user can change",
             directory.display()
         )));
     }
@@ -92,7 +92,7 @@ pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
         Ok(()) => {}
         Err(fs::TryLockError::WouldBlock) => {
             return Err(Error::invalid(format!(
-                "a link is shared as '{name}' already, by another process"
+                "another process already shares a link as '{name}'"
             )));
         }
         Err(fs::TryLockError::Error(error)) => return Err(Error::os(doing)(error)),
@@ -141,10 +141,10 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
     )))
 }
 
-/// Returns the process at the other end, which must be of this user. The result is 0 if this PID
+/// Returns the connected process, which must be of this user. The result is 0 if this PID
 /// namespace cannot see the process.
 pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
-    let peer = credentials(&socket).map_err(Error::os("looking at who is at the other end"))?;
+    let peer = credentials(&socket).map_err(Error::os("reading the peer's credentials"))?;
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
     let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
     // All users that this user namespace does not map look like the overflow user.
@@ -153,13 +153,13 @@ pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
     {
         true => Ok(peer.pid),
         false => Err(Error::invalid(
-            "the process at the other end is another user's",
+            "the connected process is another user's",
         )),
     }
 }
 
-/// Returns the credentials with which the other end connected or listened. The process ID may be 0,
-/// which rustix's type cannot hold.
+/// Returns the credentials with which the connected process connected or listened. The process ID
+/// may be 0, which rustix's type cannot hold.
 fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut found = libc::ucred {
         pid: 0,
@@ -194,8 +194,8 @@ pub(super) fn say(socket: impl AsFd, bytes: &[u8]) -> rustix::io::Result<()> {
     }
 }
 
-/// Waits for one message. `None` if the other end is closed, or has sent more than a message may
-/// have.
+/// Waits for one message. `None` if the peer has closed the socket, or has sent more than a message
+/// may have.
 pub(super) fn hear(socket: impl AsFd) -> rustix::io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; MAX_LEN];
     loop {

@@ -1,5 +1,5 @@
-//! A UCX worker with one endpoint. It registers memory for the other side, and reads and writes the
-//! other side's memory. Only one thread at a time may call a worker, so the caller locks it.
+//! A UCX worker with one endpoint. It registers memory for the peer, and reads and writes the
+//! peer's memory. Only one thread at a time may call a worker, so the caller locks it.
 
 use super::context::new_context;
 use super::library::{self, Ucx};
@@ -39,13 +39,13 @@ pub struct Worker {
 // methods that call it take `&mut self`.
 unsafe impl Send for Worker {}
 
-/// Memory that the other side can reach.
+/// Memory that the peer can reach.
 #[derive(Debug)]
 pub struct Registration {
     memory: ucp_mem_h,
-    /// The address of the memory, for the other side.
+    /// The address of the memory, for the peer.
     pub address: u64,
-    /// The key of the memory, for the other side.
+    /// The key of the memory, for the peer.
     pub key: Vec<u8>,
 }
 
@@ -54,7 +54,7 @@ unsafe impl Send for Registration {}
 // SAFETY: as above. Only one thread at a time calls that worker.
 unsafe impl Sync for Registration {}
 
-/// The key of memory of the other side.
+/// The key of memory of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteKey(ucp_rkey_h);
 
@@ -156,7 +156,7 @@ impl Worker {
     /// valid. After an error the old worker still exists.
     ///
     /// # Safety
-    /// All requests are done, and all keys of the other side's memory have been destroyed.
+    /// All requests are done, and all keys of the peer's memory have been destroyed.
     pub unsafe fn renew(&mut self) -> Result<()> {
         let (worker, event_fd) = self.new_worker()?;
         self.close_endpoint();
@@ -173,7 +173,7 @@ impl Worker {
         self.event_fd.take()
     }
 
-    /// Returns the address at which the other side reaches this worker.
+    /// Returns the address at which the peer reaches this worker.
     pub fn address(&mut self) -> Result<Vec<u8>> {
         let call = &self.ucx.call;
         let (mut address, mut len) = (ptr::null_mut(), 0);
@@ -190,11 +190,11 @@ impl Worker {
         }
     }
 
-    /// Connects to the other side's worker. UCX does not check the address, so it must come from an
+    /// Connects to the peer's worker. UCX does not check the address, so it must come from an
     /// authenticated peer.
     pub fn connect(&mut self, address: &[u8]) -> Result<()> {
         if self.endpoint.is_some() {
-            return Err(Error::Protocol("it gives its data endpoint twice"));
+            return Err(Error::Protocol("it sends its data endpoint twice"));
         }
         if address.is_empty() {
             return Err(Error::Protocol("its data endpoint has no address"));
@@ -238,7 +238,7 @@ impl Worker {
         match (self.endpoint, self.failure()) {
             (_, Some(failure)) => Err(failure),
             (Some(endpoint), None) => Ok(endpoint),
-            (None, None) => Err(Error::Protocol("it has not given its data endpoint yet")),
+            (None, None) => Err(Error::Protocol("it has not sent its data endpoint yet")),
         }
     }
 
@@ -250,7 +250,7 @@ impl Worker {
         }
     }
 
-    /// Makes `len` bytes at `start` reachable for the other side.
+    /// Makes `len` bytes at `start` reachable for the peer.
     ///
     /// # Safety
     /// The memory stays mapped, with this access, until the registration is given to
@@ -265,7 +265,7 @@ impl Worker {
         unsafe { self.register_as(None, start, len, is_writable) }
     }
 
-    /// Makes `len` bytes of CUDA GPU memory at `start` reachable for the other side.
+    /// Makes `len` bytes of CUDA GPU memory at `start` reachable for the peer.
     ///
     /// # Safety
     /// As [`register`](Self::register).
@@ -392,7 +392,7 @@ impl Worker {
         unsafe { (self.ucx.call.ucp_mem_unmap)(self.context, registration.memory) };
     }
 
-    /// Unpacks the key of memory of the other side.
+    /// Unpacks the key of memory of the peer.
     pub fn unpack(&mut self, key: &[u8]) -> Result<RemoteKey> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
@@ -413,7 +413,7 @@ impl Worker {
         unsafe { (self.ucx.call.ucp_rkey_destroy)(key.0) };
     }
 
-    /// Starts to write bytes to the other side. `None` if the bytes are already on their way.
+    /// Starts to write bytes to the peer. `None` if the bytes are already on their way.
     ///
     /// # Safety
     /// `len` bytes at `from` can be read until the request is done.
@@ -432,7 +432,7 @@ impl Worker {
         self.started("ucp_put_nbx", status)
     }
 
-    /// Starts to read bytes from the other side. `None` if the bytes have already arrived.
+    /// Starts to read bytes from the peer. `None` if the bytes have already arrived.
     ///
     /// # Safety
     /// `len` bytes at `into` can be written until the request is done.
@@ -451,7 +451,7 @@ impl Worker {
         self.started("ucp_get_nbx", status)
     }
 
-    /// Starts to wait until all written bytes are at the other side. `None` if they are.
+    /// Starts to wait until all written bytes are at the peer. `None` if they are.
     pub fn flush(&mut self) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
         // SAFETY: the endpoint is valid.
@@ -514,7 +514,7 @@ impl Worker {
         // SAFETY: the endpoint is valid, and is not used any more.
         let status = unsafe { (self.ucx.call.ucp_ep_close_nbx)(endpoint, &param) };
         if let Ok(mut request @ Some(_)) = self.started("ucp_ep_close_nbx", status) {
-            // A forced close does not wait for the other side.
+            // A forced close does not wait for the peer.
             for _ in 0..MAX_CLOSING_STEPS {
                 self.progress();
                 if !matches!(self.is_done(&mut request), Ok(false)) {

@@ -48,7 +48,7 @@ impl fmt::Display for NoHello {
             Self::Version(theirs) => write!(
                 f,
                 "it speaks version {theirs} of the protocol of links, and this side version {VERSION}: \
-                 install one release of crosshandle on both hosts"
+                 install the same release of crosshandle on both hosts"
             ),
             Self::Broken(why) => f.write_str(why),
         }

@@ -39,7 +39,7 @@ pub fn read_failures(bytes: &[u8], last: u64) -> Result<Vec<Failure<'_>>, &'stat
         let end = first.checked_add(u64::from(count));
         let is_behind = first > before && end.is_some_and(|end| end - 1 <= last);
         if failures.len() == MAX_FAILURES || count == 0 || !is_behind {
-            return Err("the failures of an event are not in their order");
+            return Err("the failures of an event are not in order");
         }
         before = first + u64::from(count) - 1;
         let why = fields.short_text(MAX_FAILURE_TEXT)?;

@@ -33,7 +33,7 @@ pub const MAX_SIGNAL: u64 = 1 << 48;
 /// Size in bytes of the length field in front of each frame.
 pub const PREFIX: usize = 4;
 
-/// A message. An `id` is the owner's number of an object that it has opened for the other side. A
+/// A message. An `id` is the owner's number of an object that it has opened for the peer. A
 /// `request` is the number that the requesting side gave to its request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
@@ -78,7 +78,7 @@ pub enum Message<'a> {
         /// The failed signals among them, for [`read_failures`].
         failures: &'a [u8],
     },
-    /// The other side no longer needs an object.
+    /// The peer no longer needs an object.
     Close {
         /// The owner's number of the object.
         id: u32,

@@ -244,7 +244,7 @@ impl<'a> Message<'a> {
                 read_only: fields.flag()?,
                 handle: match fields.blob(HANDLE_SIZE)? {
                     handle if handle.len() == HANDLE_SIZE => handle,
-                    _ => return Err("a handle has another size"),
+                    _ => return Err("a handle has the wrong size"),
                 },
             },
             kind::MEMORY => {
@@ -412,7 +412,7 @@ impl<'a> Fields<'a> {
     fn signal(&mut self) -> Result<u64, &'static str> {
         match self.u64()? {
             number if number <= MAX_SIGNAL => Ok(number),
-            _ => Err("the number of a signal is beyond what a link tells of"),
+            _ => Err("the number of a signal is larger than any that a link reports"),
         }
     }
 
@@ -420,7 +420,7 @@ impl<'a> Fields<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err("a choice of two is neither"),
+            _ => Err("a flag is neither 0 nor 1"),
         }
     }
 

@@ -34,7 +34,7 @@ impl DataPath {
         }
     }
 
-    /// Makes memory of a CUDA GPU reachable for the other side.
+    /// Makes memory of a CUDA GPU reachable for the peer.
     ///
     /// # Errors
     /// UCX cannot register the memory.

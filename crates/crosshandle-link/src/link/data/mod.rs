@@ -65,7 +65,7 @@ struct Shared {
     endpoint: Endpoint,
     /// Number of the worker: 1 for the first, and one more for each replacement.
     generation: u32,
-    /// The other side's latest endpoint, if this side has not connected to it yet.
+    /// The peer's latest endpoint, if this side has not connected to it yet.
     offered: Option<(u32, Vec<u8>)>,
     last_offered: u32,
     /// Number of moves that have requests of this worker.
@@ -73,8 +73,7 @@ struct Shared {
     outage: Option<Outage>,
     /// Number of endpoints that have failed since memory last moved.
     failures: u32,
-    /// Earliest time at which this side follows the other side to a new endpoint. `None` means at
-    /// once.
+    /// Earliest time at which this side follows the peer to a new endpoint. `None` means at once.
     follows_at: Option<Instant>,
     /// A flush that completes when the endpoint works.
     probe: Option<Request>,
@@ -92,7 +91,7 @@ struct Shared {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Endpoint {
-    /// The other side has not sent the address of its endpoint yet.
+    /// The peer has not sent the address of its endpoint yet.
     Awaited,
     Made,
     /// The endpoint is closed. Its worker is replaced when nothing uses it any more.
@@ -109,7 +108,7 @@ struct Outage {
     replace_at: Instant,
 }
 
-/// The key of memory of the other side.
+/// The key of memory of the peer.
 struct Key {
     bytes: Vec<u8>,
     /// The key as unpacked for the current endpoint.
@@ -139,7 +138,7 @@ impl Shared {
     /// Returns a key, unpacked for the current endpoint.
     fn unpacked(&mut self, key: u32) -> Result<RemoteKey> {
         let key = self.keys.get_mut(&key);
-        let key = key.ok_or(Error::Protocol("memory has no key any more"))?;
+        let key = key.ok_or(Error::Protocol("the memory's key was removed"))?;
         match key.unpacked {
             Some(unpacked) => Ok(unpacked),
             None => {
@@ -176,7 +175,7 @@ impl DataPath {
         let mut worker = Worker::new(settings)?;
         let event_fd = take_event_fd(&mut worker)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(Error::os("making a descriptor to wait by"))?;
+            .map_err(Error::os("making a descriptor to wait on"))?;
         epoll::add(&events, &event_fd, EVENT, epoll::EventFlags::IN)
             .map_err(Error::os("waiting for UCX's descriptor"))?;
         Ok(Self {
@@ -291,8 +290,8 @@ impl DataPath {
         self.shared().worker.unregister(registration);
     }
 
-    /// Stores a key of the other side's memory, and returns its number on this side. The key is
-    /// unpacked now if there is an endpoint, and otherwise when there is one.
+    /// Stores a key of the peer's memory, and returns its number on this side. The key is unpacked
+    /// now if there is an endpoint, and otherwise when there is one.
     pub(crate) fn add_key(&self, key: &[u8]) -> Result<u32> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
@@ -326,8 +325,8 @@ impl DataPath {
     }
 
     /// Ends all transfers, and waits until no thread drives the worker any more. After that, memory
-    /// that the other side could reach may be unmapped. If a device does not finish, the wait ends
-    /// after the time limit of a stalled move.
+    /// that the peer could reach may be unmapped. If a device does not finish, the wait ends after
+    /// the time limit of a stalled move.
     pub(crate) fn close(&self) {
         let deadline = Deadline::after(self.limits.stall);
         let mut shared = self.shared();

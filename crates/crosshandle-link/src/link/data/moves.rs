@@ -22,9 +22,9 @@ pub(crate) struct Piece {
 /// The direction of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// To the other side.
+    /// To the peer.
     Put,
-    /// From the other side.
+    /// From the peer.
     Get,
 }
 
@@ -48,7 +48,7 @@ struct Attempt {
     ended_at: Instant,
     /// Some of the pieces have arrived.
     has_pieces: bool,
-    /// The endpoint had reached the other side before.
+    /// The endpoint had reached the peer before.
     was_proven: bool,
 }
 
@@ -57,13 +57,13 @@ struct Attempt {
 struct Failing {
     /// The first failure since an endpoint last made much progress.
     since: Option<Instant>,
-    /// Number of endpoints that reached the other side but moved nothing.
+    /// Number of endpoints that reached the peer but moved nothing.
     proven: u32,
 }
 
 impl Failing {
     /// Counts one more failure. Returns `true` if the move should give up: nothing could move for
-    /// `limit`, or endpoints that reach the other side cannot do this move.
+    /// `limit`, or endpoints that reach the peer cannot do this move.
     fn is_hopeless(&mut self, attempt: &Attempt, limit: Duration) -> bool {
         let worked_for = attempt
             .moved_at
@@ -88,7 +88,7 @@ impl DataPath {
     ///
     /// # Errors
     /// The link has ended, or UCX refuses the move. Also if the move has kept failing for as long
-    /// as the keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints that reach the other side.
+    /// as the keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints that reach the peer.
     ///
     /// # Safety
     /// The pieces' local bytes can be read, and for `Get` written, until this returns.

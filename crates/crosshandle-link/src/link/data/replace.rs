@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 /// What the link's thread must do after it has driven the worker.
 #[derive(Default)]
 pub(crate) struct Upkeep {
-    /// The address of this side's new endpoint, which must be sent to the other side.
+    /// The address of this side's new endpoint, which must be sent to the peer.
     pub(crate) address: Option<(u32, Vec<u8>)>,
-    /// This side has connected to the other side's endpoint.
+    /// This side has connected to the peer's endpoint.
     pub(crate) has_connected: bool,
     /// The latest time at which the thread must check again.
     pub(crate) wake_at: Option<Instant>,
@@ -66,8 +66,7 @@ impl Shared {
         });
     }
 
-    /// Notes that this endpoint has reached the other side. Only moves show that it also moves
-    /// memory.
+    /// Notes that this endpoint has reached the peer. Only moves show that it also moves memory.
     fn note_reaches(&mut self) {
         if self.endpoint == Endpoint::Made {
             self.outage = None;
@@ -94,14 +93,14 @@ impl Shared {
         is_done
     }
 
-    /// Returns `true` if the other side has replaced its endpoint and this side has not.
+    /// Returns `true` if the peer has replaced its endpoint and this side has not.
     fn is_behind(&self) -> bool {
         let offered = self.offered.as_ref();
         offered.is_some_and(|(generation, _)| *generation > self.generation)
     }
 
-    /// Returns the earliest time to replace a failed endpoint. `None` means at once. If the other
-    /// side has replaced its endpoint, this side follows, but at a limited rate.
+    /// Returns the earliest time to replace a failed endpoint. `None` means at once. If the peer
+    /// has replaced its endpoint, this side follows, but at a limited rate.
     fn due_at(&self) -> Option<Instant> {
         let replace_at = self.outage.as_ref()?.replace_at;
         if !self.is_behind() {
@@ -132,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Connects to the other side's endpoint of this generation.
+    /// Connects to the peer's endpoint of this generation.
     fn connect(&mut self, address: &[u8], proven_by: Instant) {
         let connected = self.worker.connect(address).and_then(|()| {
             self.endpoint = Endpoint::Made;
@@ -151,7 +150,7 @@ impl Shared {
 }
 
 impl DataPath {
-    /// Stores the address of the other side's endpoint. The link's thread connects to it when it
+    /// Stores the address of the peer's endpoint. The link's thread connects to it when it
     /// [drives](Self::look_after) the worker.
     pub(crate) fn offer(&self, generation: u32, address: &[u8]) -> Result<(), &'static str> {
         if address.is_empty() {
@@ -159,15 +158,14 @@ impl DataPath {
         }
         let mut shared = self.shared();
         if generation <= shared.last_offered {
-            return Err("it gives its data endpoint twice");
+            return Err("it sends its data endpoint twice");
         }
-        // The other side is one generation ahead if its endpoint has failed and this side's has
-        // not.
+        // The peer is one generation ahead if its endpoint has failed and this side's has not.
         if generation > shared.generation + 1 {
-            return Err("it replaces an endpoint that there was not");
+            return Err("it replaces an endpoint that did not exist");
         }
         shared.last_offered = generation;
-        // For an older generation, the other side will learn that this side's endpoint has failed.
+        // For an older generation, the peer will learn that this side's endpoint has failed.
         if generation >= shared.generation {
             shared.offered = Some((generation, address.to_vec()));
         }
@@ -190,7 +188,7 @@ impl DataPath {
             && let Err(error) = self.arm(&mut shared)
         {
             if shared.endpoint == Endpoint::Awaited {
-                // The other side has not connected to this worker yet, so it must not be replaced.
+                // The peer has not connected to this worker yet, so it must not be replaced.
                 return Err(error);
             }
             shared.fail(error);
@@ -221,7 +219,7 @@ impl DataPath {
         }
         if shared.endpoint == Endpoint::Awaited
             && let Some((offered, address)) = shared.offered.take()
-            // The other side will drop an endpoint of an older generation.
+            // The peer will drop an endpoint of an older generation.
             && offered == shared.generation
         {
             shared.connect(&address, now + self.limits.proof);
@@ -260,7 +258,7 @@ impl DataPath {
         shared.proven_by = None;
         shared.destroy_keys();
         let next = shared.generation.checked_add(1);
-        let next = next.ok_or(Error::Protocol("endpoints fail again and again"))?;
+        let next = next.ok_or(Error::Protocol("endpoints keep failing"))?;
         // SAFETY: no move has requests, the probe is done, and the keys were destroyed above.
         unsafe { shared.worker.renew()? };
         let event_fd = take_event_fd(&mut shared.worker)?;

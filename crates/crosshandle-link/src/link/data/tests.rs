@@ -53,7 +53,7 @@ fn look_after(sides: [&DataPath; 2], is_over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// The other side's worker is never driven, so the requested bytes never arrive over any endpoint.
+/// The peer's worker is never driven, so the requested bytes never arrive over any endpoint.
 #[test]
 fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
     let test = "a_move_without_progress_ends_and_lets_go_of_its_memory";
@@ -142,8 +142,9 @@ fn writes_that_the_end_of_the_link_cuts_off_fail() {
             // No thread drives the worker when memory is unmapped.
             assert_eq!(data.shared().moves, 0);
         });
-        // The other side's worker is no longer driven, so the bytes cannot have arrived. SAFETY:
-        // the bytes live until the call returns.
+        // The peer's worker is no longer driven, so the bytes cannot have arrived.
+        //
+        // SAFETY: the bytes live until the call returns.
         let moved = unsafe { data.move_pieces(Direction::Put, key, &[piece], &|| ()) };
         assert!(moved.is_err());
         ends.join().unwrap();
@@ -275,7 +276,7 @@ fn replace_endpoints_while_bytes_move(test: &str) {
     assert_eq!(there.len(), 1 << 20);
 }
 
-/// The other side's endpoints do not fail. It only claims that they do.
+/// The peer's endpoints do not fail. It only claims that they do.
 #[test]
 fn a_side_that_replaces_over_and_over_is_followed_at_intervals() {
     let test = "a_side_that_replaces_over_and_over_is_followed_at_intervals";

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// The state of a link, shared by its objects and its threads.
 pub(crate) struct Session {
     pub(crate) peer: Arc<str>,
-    /// The identity of the other side's running kernel.
+    /// The identity of the peer's running kernel.
     pub(crate) host: u64,
     pub(crate) id: SessionId,
     pub(crate) keep_alive: Duration,
@@ -41,11 +41,11 @@ pub(crate) struct Session {
     pub(crate) data: Option<Arc<DataPath>>,
     /// `Some` on the side that dialled.
     pub(crate) dial: Option<Dial>,
-    /// Reports signals of the events that are open for the other side. The token is the number of
-    /// the event.
+    /// Reports signals of the events that are open for the peer. The token is the number of the
+    /// event.
     pub(crate) notifier: Notifier,
     pub(crate) opening: SyncSender<OpenRequest>,
-    /// The holder whose names the other side may look up.
+    /// The holder whose names the peer may look up.
     pub(crate) names: Option<Holder>,
     own: Weak<Session>,
     wake: OwnedFd,
@@ -59,8 +59,8 @@ pub(crate) struct Session {
     /// handled. The greeting of a new connection reports the messages that were received, so each
     /// must be handled completely or not at all.
     handling: Mutex<()>,
-    /// Locked by the thread that moves memory through the other side's staging buffer. `true` if a
-    /// copy timed out there. Such a copy may still happen, so the buffer must not be used again.
+    /// Locked by the thread that moves memory through the peer's staging buffer. `true` if a copy
+    /// timed out there. Such a copy may still happen, so the buffer must not be used again.
     pub(crate) staging: Mutex<bool>,
     /// Kept for the next copy from or to device memory of this host.
     pub(crate) ring: Mutex<Option<Ring>>,
@@ -95,7 +95,7 @@ pub(crate) struct State {
     next_question: u64,
     pub(crate) served: HashMap<u32, Served>,
     pub(crate) next_served: u32,
-    /// Number of handles that are being opened for the other side.
+    /// Number of handles that are being opened for the peer.
     pub(crate) opening: usize,
     pub(crate) mirrors: HashMap<u32, Weak<Mirror>>,
     pub(super) stager: Option<Arc<Stager>>,
@@ -127,7 +127,7 @@ pub(crate) struct Start {
 impl Session {
     pub(crate) fn new(start: Start, greeted: Greeted) -> Result<Arc<Self>> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(Error::os("making a descriptor to wake a thread by"))?;
+            .map_err(Error::os("making a descriptor that wakes a thread"))?;
         let now = Instant::now();
         let (notifier, channel) = (Notifier::new()?, greeted.into_channel()?);
         let session = Arc::new_cyclic(|own| Self {
@@ -215,10 +215,10 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the other side the address of this side's data endpoint.
+    /// Tells the peer the address of this side's data endpoint.
     ///
     /// # Errors
-    /// The link has ended, or the other side leaves too many addresses unconfirmed.
+    /// The link has ended, or the peer leaves too many addresses unconfirmed.
     pub(super) fn say_address(&self, (generation, address): (u32, Vec<u8>)) -> Result<()> {
         self.say(&Message::Address {
             generation,
@@ -264,7 +264,7 @@ impl Session {
         Ok(question)
     }
 
-    /// Waits until the other side has confirmed enough earlier requests.
+    /// Waits until the peer has confirmed enough earlier requests.
     fn wait_for_room(&self) -> Result<MutexGuard<'_, State>> {
         let deadline = Deadline::after(ANSWER_TIMEOUT);
         let mut state = self.state();
@@ -275,7 +275,7 @@ impl Session {
             }
             if deadline.is_over() {
                 return Err(Error::TimedOut(
-                    "waiting for the other side to confirm what it was asked",
+                    "waiting for the peer to confirm earlier requests",
                 ));
             }
             state = wait_until(&self.changed, state, deadline);
@@ -286,7 +286,7 @@ impl Session {
     pub(crate) fn answered(&self, number: u64, answer: Result<Answer>) -> Result<(), &'static str> {
         let mut state = self.state();
         let question = state.questions.remove(&number);
-        let question = question.ok_or("it answers a question that nobody asked")?;
+        let question = question.ok_or("it replies to an unknown request")?;
         state.reading -= question.reads;
         state.read_unconfirmed += question.reads;
         if let Ok(Answer::Event {
@@ -338,15 +338,14 @@ impl Session {
             }
             if deadline.is_over() {
                 return Err(Error::TimedOut(
-                    "waiting for the other side's data endpoint",
+                    "waiting for the peer's data endpoint",
                 ));
             }
             state = wait_until(&self.changed, state, deadline);
         }
     }
 
-    /// Ends the link: everything that waits for the other side fails. Does nothing if the link has
-    /// ended.
+    /// Ends the link: everything that waits for the peer fails. Does nothing if the link has ended.
     pub(crate) fn end(&self, why: Error, say_bye: bool) {
         let mut state = self.state();
         if state.ended.is_some() {
@@ -374,8 +373,8 @@ impl Session {
             question.answer(Err(why.clone()));
         }
         self.changed.notify_all();
-        // Nothing arrives from the other side any more, so the memory of this host that it used can
-        // be unmapped.
+        // Nothing arrives from the peer any more, so the memory of this host that it used can be
+        // unmapped.
         if let Some(data) = &self.data {
             data.close();
         }
@@ -389,8 +388,8 @@ impl Session {
         self.wake();
     }
 
-    /// Replaces the connection by a new one, on which the other side has greeted with this session.
-    /// `connect` returns the connection after the other side has learned what was received.
+    /// Replaces the connection by a new one, on which the peer has greeted with this session.
+    /// `connect` returns the connection after the peer has learned what was received.
     ///
     /// An attempt that arrives after a later one is refused, because its greeting is out of date.
     pub(crate) fn resume(
@@ -401,7 +400,7 @@ impl Session {
     ) -> Result<()> {
         let mut latest = self.resuming.lock().unwrap_or_else(PoisonError::into_inner);
         if attempt <= *latest {
-            return Err(Error::TimedOut("replacing a connection: another one has"));
+            return Err(Error::TimedOut("replacing a connection: a later attempt has replaced it"));
         }
         *latest = attempt;
         let hello = self.begin_resumption(attempt, hello)?;
@@ -422,8 +421,8 @@ impl Session {
         Ok(())
     }
 
-    /// Drops the connection and the received messages that were not handled. The other side sends
-    /// those again. Returns the greeting for the new connection.
+    /// Drops the connection and the received messages that were not handled. The peer sends those
+    /// again. Returns the greeting for the new connection.
     fn begin_resumption(&self, attempt: u32, hello: &Hello) -> Result<Hello> {
         // A message that is being handled is treated as received.
         let _turn = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
@@ -492,7 +491,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Drops messages that the other side has received.
+    /// Drops messages that the peer has received.
     pub(crate) fn confirmed(&self, received: u64) -> Result<(), &'static str> {
         let mut state = self.state();
         let had_room = state.has_room();

@@ -78,7 +78,7 @@ impl State {
         }
     }
 
-    /// Returns `true` if another request may be sent to the other side.
+    /// Returns `true` if another request may be sent to the peer.
     pub(crate) fn has_room(&self) -> bool {
         !self.outbox.has_asked_enough() && self.reading + self.read_unconfirmed <= MAX_READING
     }
