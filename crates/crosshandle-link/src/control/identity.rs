@@ -398,7 +398,10 @@ mod tests {
     fn short_and_foolish_tokens_are_refused() {
         for text in ["", "secret", "xhlink-", "xhlink-abc", "xhlink-0000"] {
             let error = text.parse::<Token>().unwrap_err();
-            assert!(error.to_string().contains("not a link token"), "{text}: {error}");
+            assert!(
+                error.to_string().contains("not a link token"),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -152,9 +152,7 @@ pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
         && peer.uid != overflow.unwrap_or(USUAL_OVERFLOW_UID)
     {
         true => Ok(peer.pid),
-        false => Err(Error::invalid(
-            "the connected process is another user's",
-        )),
+        false => Err(Error::invalid("the connected process is another user's")),
     }
 }
 

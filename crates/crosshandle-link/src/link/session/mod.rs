@@ -337,9 +337,7 @@ impl Session {
                 return Ok(());
             }
             if deadline.is_over() {
-                return Err(Error::TimedOut(
-                    "waiting for the peer's data endpoint",
-                ));
+                return Err(Error::TimedOut("waiting for the peer's data endpoint"));
             }
             state = wait_until(&self.changed, state, deadline);
         }
@@ -400,7 +398,9 @@ impl Session {
     ) -> Result<()> {
         let mut latest = self.resuming.lock().unwrap_or_else(PoisonError::into_inner);
         if attempt <= *latest {
-            return Err(Error::TimedOut("replacing a connection: a later attempt has replaced it"));
+            return Err(Error::TimedOut(
+                "replacing a connection: a later attempt has replaced it",
+            ));
         }
         *latest = attempt;
         let hello = self.begin_resumption(attempt, hello)?;
