@@ -34,7 +34,7 @@ pub enum Error {
     },
 
     /// The name refers to memory that is not a model of a store.
-    #[error("{name} is no model: {why}")]
+    #[error("{name} is not a model: {why}")]
     NotAModel {
         /// The name that was opened.
         name: String,
@@ -43,7 +43,7 @@ pub enum Error {
     },
 
     /// The model has another hash than the caller expects.
-    #[error("{name} has the hash {found}, but {expected} was asked for")]
+    #[error("{name} has the hash {found}, but {expected} was expected")]
     OtherModel {
         /// The name of the model.
         name: String,
@@ -55,7 +55,7 @@ pub enum Error {
 
     /// The bytes of the memory have changed since they were loaded.
     #[error(
-        "the contents have the hash {found}, but the manifest says {expected}: somebody has written the \
+        "the contents have the hash {found}, but the manifest says {expected}: a process has written the \
          memory; load it again"
     )]
     Changed {
@@ -67,44 +67,46 @@ pub enum Error {
 
     /// There is no hash to compare the contents with.
     #[error(
-        "the last update of the model took no hash of the contents; update it with one, or publish its next version"
+        "the last update of the model did not compute a hash of the contents: update it with one, or publish its next version"
     )]
     NoHash,
 
     /// An update of the model was started and not finished, because its writer died or gave up. The
     /// tensors may contain old bytes, new bytes, or a mixture.
     #[error(
-        "an update of the model was begun and never ended, so its tensors may be mixtures: write all of them in \
+        "an update of the model was started and never finished, so its tensors may be mixtures: write all of them in \
          one update, or publish the next version"
     )]
     Torn,
 
     /// The model was updated while it was being read, so the data read may be a mixture.
-    #[error("the model was updated meanwhile: read again")]
+    #[error("the model was updated in the meantime: read again")]
     Overwritten,
 
     /// Another process has started an update, because this process appeared to be dead.
-    #[error("another process has begun to update the model, since this one seemed to be dead")]
+    #[error(
+        "another process has started to update the model, because this one appeared to be dead"
+    )]
     Superseded,
 
     /// An update must write all tensors, but does not.
     #[error(
-        "the model is torn, and this update does not write its tensor {0}: it has to write all of them"
+        "the model is torn, and this update does not write its tensor {0}: it must write all tensors"
     )]
     Incomplete(String),
 
     /// The model is asleep.
-    #[error("the model sleeps: wake it first")]
+    #[error("the model is asleep: wake it first")]
     Asleep,
 
     /// The model's memory is in use.
-    #[error("tensors of the model, or commands, are in use: drop them first")]
+    #[error("tensors of the model or commands that use it exist: drop them first")]
     InUse,
 
     /// The requested addresses are already in use in this process.
     #[error(
-        "the addresses {wanted:#x} and following are taken in this process: open the model before other things \
-         take them, or elsewhere"
+        "the addresses from {wanted:#x} on are in use in this process: open the model before something else \
+         takes them, or elsewhere"
     )]
     AddressTaken {
         /// The first requested address.
@@ -112,7 +114,7 @@ pub enum Error {
     },
 
     /// The name now refers to a model with other tensors or another layout.
-    #[error("{0} has tensors of other names, shapes or places now: open it anew")]
+    #[error("{0} now has tensors of other names, shapes or places: open it again")]
     OtherLayout(String),
 
     /// The model has no tensor of this name.

@@ -118,7 +118,7 @@ impl LoadOptions {
     pub(crate) fn check(&self, found: Hash) -> Result<()> {
         match self.expected {
             Some(expected) if expected != found => Err(Error::OtherModel {
-                name: "what was loaded".into(),
+                name: "the loaded model".into(),
                 expected,
                 found,
             }),
@@ -282,7 +282,7 @@ impl Loaded {
 /// Allocates memory for all tensors of a source.
 pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory> {
     if source.bytes == 0 {
-        let why = "there is no tensor with a byte to load";
+        let why = "there are no bytes to load";
         return Err(Error::Invalid(why.into()));
     }
     let len = usize::try_from(source.bytes)

@@ -114,19 +114,19 @@ impl Manifest {
             ));
         }
         if manifest.bytes != bytes {
-            return Err("its manifest is of memory of another length".into());
+            return Err("its manifest is for memory of another length".into());
         }
         for (name, tensor) in &manifest.tensors {
             let end = tensor.offset.checked_add(tensor.bytes);
             if end.is_none_or(|end| end > bytes) || !tensor.offset.is_multiple_of(ALIGNMENT) {
-                return Err(format!("its tensor {name} is not inside of the memory"));
+                return Err(format!("its tensor {name} is not inside the memory"));
             }
             if tensor
                 .expected_bits()
                 .is_some_and(|bits| bits.div_ceil(8) != tensor.bytes)
             {
                 return Err(format!(
-                    "its tensor {name} has another length than its shape"
+                    "the length of its tensor {name} does not match its shape"
                 ));
             }
         }

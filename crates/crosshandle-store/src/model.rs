@@ -130,7 +130,7 @@ fn open_parts(
     let on_host = |role: &str| {
         let handle = handle_of(role)?;
         if handle.backend() != BackendKind::Host || handle.len() > MAX_MANIFEST_BYTES {
-            let why = format!("its part '{role}' is no memory of the host, or too long");
+            let why = format!("its part '{role}' is not host memory, or is too long");
             return Err(not_a_model(name, why));
         }
         Ok(host.open_memory_timeout(&handle, access, deadline.timeout())?)

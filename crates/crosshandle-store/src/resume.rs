@@ -113,7 +113,7 @@ impl Loading {
         let claimed = parts.state.claim(&event, Deadline::after(LOADER_PATIENCE));
         let moment = claimed.map_err(|error| match error.is_timeout() {
             true => Error::Invalid(format!(
-                "another process loads {} just now: wait for it, or end it",
+                "another process is loading {}: wait for it, or end it",
                 parts.name()
             )),
             false => error,

@@ -207,7 +207,7 @@ impl<'a> Source<'a> {
         let end = end.ok_or("the tensors have more bytes than can be addressed")?;
         let info = TensorInfo { offset: to, ..info };
         if self.tensors.contains_key(&name) {
-            return Err(format!("there are two tensors {name}"));
+            return Err(format!("there are two tensors named {name}"));
         }
         self.tensors.insert(name.clone(), info);
         if len > 0 {
@@ -242,7 +242,7 @@ impl<'a> Source<'a> {
             .read_to_end(&mut text);
         read.map_err(|source| io(path, source))?;
         let index: Index = serde_json::from_slice(&text)
-            .map_err(|error| format(format!("it is no index of a checkpoint: {error}")))?;
+            .map_err(|error| format(format!("it is not an index of a checkpoint: {error}")))?;
         let directory = path.parent().unwrap_or(Path::new(""));
         let files: BTreeSet<&String> = index.weight_map.values().collect();
         let mut found = BTreeMap::new();
@@ -253,7 +253,7 @@ impl<'a> Source<'a> {
                 .is_none_or(|file| file != name.as_str())
             {
                 return Err(format(format!(
-                    "it names {name:?}, which is no file beside it"
+                    "it names {name:?}, which is not a file in its directory"
                 )));
             }
             for tensor in self.add_file(&directory.join(name))? {
@@ -282,7 +282,7 @@ impl<'a> Source<'a> {
         let len = file.metadata().map_err(|source| io(path, source))?.len();
         let mut size = [0; 8];
         if len < 8 {
-            return Err(format("it is too short for a file of safetensors".into()));
+            return Err(format("it is too short for a safetensors file".into()));
         }
         file.read_exact_at(&mut size, 0)
             .map_err(|source| io(path, source))?;
@@ -290,7 +290,7 @@ impl<'a> Source<'a> {
         let header = Bounded::<MAX_HEADER_BYTES>::new(size).filter(|_| size <= len - 8);
         let Some(mut header) = header.and_then(Bounded::zeros) else {
             return Err(format(
-                "it is no file of safetensors: its header would be longer than the file or the format's \
+                "it is not a safetensors file: its header would be longer than the file or the format's \
                  limit"
                     .into(),
             ));
@@ -298,11 +298,11 @@ impl<'a> Source<'a> {
         file.read_exact_at(&mut header, 8)
             .map_err(|source| io(path, source))?;
         let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
-            .map_err(|error| format(format!("its header is none of safetensors: {error}")))?;
+            .map_err(|error| format(format!("its header is not a safetensors header: {error}")))?;
         let start = 8 + size;
         if start + metadata.data_len() as u64 != len {
             return Err(format(format!(
-                "it has {len} bytes, and its header speaks of {}; was it copied to its end?",
+                "it has {len} bytes, but its header describes {}: was it copied completely?",
                 start + metadata.data_len() as u64
             )));
         }
@@ -414,7 +414,7 @@ impl<'a> Source<'a> {
         for origin in &self.origins {
             let Origin::File { path, file, .. } = origin else {
                 return Err(Error::Invalid(
-                    "only a load of files can be resumed: the program's own memory ends with it"
+                    "only a load of files can be resumed: the program's own memory is lost when it ends"
                         .into(),
                 ));
             };
@@ -444,7 +444,7 @@ fn described(name: &str, dtype: String, shape: Vec<u64>, bytes: usize) -> Result
     match info.expected_bits() == Some(8 * info.bytes) {
         true => Ok(info),
         false => Err(Error::Invalid(format!(
-            "the tensor {name} has {} bytes, which its type {} and its shape {:?} do not have",
+            "the tensor {name} has {} bytes, which do not match its type {} and its shape {:?}",
             info.bytes, info.dtype, info.shape
         ))),
     }
@@ -506,7 +506,7 @@ fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
     match indices.len() {
         0 if files.is_empty() => Err(Error::Format {
             path: directory.to_owned(),
-            why: "the directory has neither an index nor a file of safetensors".into(),
+            why: "the directory has neither an index nor a safetensors file".into(),
         }),
         0 => {
             files.sort();
@@ -540,7 +540,10 @@ fn open_with(path: &Path, flags: OFlags) -> Result<File> {
         true => Ok(file),
         false => Err(Error::Format {
             path: path.to_owned(),
-            why: format!("a model is in regular files, and this is {}", kind_of(kind)),
+            why: format!(
+                "a model consists of regular files, and this is {}",
+                kind_of(kind)
+            ),
         }),
     }
 }

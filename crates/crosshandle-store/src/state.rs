@@ -97,7 +97,7 @@ impl Moment {
 }
 
 fn senseless() -> Error {
-    Error::Invalid("the words that tell of updates make no sense: publish the model anew".into())
+    Error::Invalid("the state of the model is invalid: publish the model again".into())
 }
 
 /// The state of a writer, as another process sees it.
@@ -151,7 +151,7 @@ impl State {
         let zeros = Bounded::<{ usize::MAX }>::new(memory.len()).and_then(Bounded::zeros);
         memory.write(
             0,
-            &zeros.ok_or_else(|| Error::Invalid("no memory is so long".into()))?,
+            &zeros.ok_or_else(|| Error::Invalid("the state is too long for memory".into()))?,
         )?;
         let word = Moment { number: 0, phase }.to_word();
         memory.write(8 * STATE_WORD, &word.to_ne_bytes())?;
