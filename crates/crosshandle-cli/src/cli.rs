@@ -32,7 +32,7 @@ struct Cli {
 
 /// The command line with which this program starts itself as a child process.
 ///
-/// It is no subcommand of [`Cli`], so neither manual pages nor completions speak of it.
+/// It is not a subcommand of [`Cli`], so manual pages and completions do not mention it.
 #[derive(Parser, Debug)]
 #[command(name = "crosshandle")]
 struct ChildCli {
@@ -43,7 +43,7 @@ struct ChildCli {
 }
 
 impl ChildCli {
-    /// Returns whether this process was started as a child process.
+    /// Returns `true` if this process was started as a child process.
     fn is_requested() -> bool {
         std::env::args_os()
             .nth(1)

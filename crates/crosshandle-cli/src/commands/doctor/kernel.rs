@@ -1,4 +1,5 @@
-//! Checks of the kernel: its version, its identity, and a system call that older kernels lack.
+//! Checks of the kernel: its version, the host's identity, and a system call that older kernels
+//! lack.
 
 use super::check::Check;
 use crate::tuning::{DOCTOR_SIGNALLED_WAIT, DOCTOR_UNSIGNALLED_WAIT};
@@ -7,7 +8,7 @@ use std::fs;
 
 /// First version with `futex_waitv`, which waits for several words.
 const FUTEX_WAITV_VERSION: (u32, u32) = (5, 16);
-/// First version with `MADV_COLLAPSE`, which gathers pages into huge ones.
+/// First version with `MADV_COLLAPSE`, which collapses pages into huge pages.
 const MADV_COLLAPSE_VERSION: (u32, u32) = (6, 1);
 
 pub(super) fn version() -> Check {
@@ -44,7 +45,7 @@ pub(super) fn version() -> Check {
     )
 }
 
-/// Parses the major and the minor version in a kernel's release.
+/// Parses the major and the minor version in a kernel release.
 fn parse_release(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
@@ -70,8 +71,8 @@ pub(super) fn host_identity() -> Check {
     }
 }
 
-/// Checks a wait for one of two events. The check makes the system call, since a container may
-/// forbid what the kernel offers.
+/// Checks a wait for one of two events by waiting, because a container may forbid the system call
+/// even if the kernel has it.
 pub(super) fn wait_for_several() -> Check {
     const CHECK: &str = "wait for several";
     let wait = || -> crosshandle::Result<usize> {

@@ -1,4 +1,4 @@
-//! `crosshandle doctor`: what works on this machine, and what to do about the rest.
+//! `crosshandle doctor`: reports what works on this machine, and how to fix the rest.
 
 mod check;
 mod drivers;
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// All checks, as JSON shows them.
+/// All checks, in the form of the JSON output.
 #[derive(Serialize)]
 struct Report<'a> {
     healthy: bool,

@@ -22,10 +22,10 @@ Exit status:
 pub(crate) struct Args {
     /// The name
     name: String,
-    /// How long to wait for the writer's end, as in 5s or 250ms [default: not at all]
+    /// Maximum time to wait for the end of the writer, as in 5s or 250ms [default: do not wait]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wait: Option<Duration>,
-    /// Begin it although the writer may write still
+    /// Begin the new epoch even if the writer may still write
     #[arg(long)]
     force: bool,
     #[command(flatten)]

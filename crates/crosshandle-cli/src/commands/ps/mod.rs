@@ -31,21 +31,21 @@ pub(crate) struct Args {
     /// Print an array of reports as JSON
     #[arg(long)]
     json: bool,
-    /// Only what this process shares or has to do with; may be repeated
+    /// Show only objects that this process shares or uses. May be repeated
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
-    /// Only programs, contexts, memory and events with TEXT in their name
+    /// Show only programs, contexts, memory and events with TEXT in their name
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// List all objects, not only the first of each context
+    /// List all objects, not only the first ones of each context
     #[arg(short, long)]
     all: bool,
-    /// How long a process may take to answer
+    /// Maximum time for a process to reply
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     timeout: Duration,
 }
 
-/// What all exporters answered.
+/// The replies of all exporters.
 #[derive(Default)]
 pub(super) struct Answers {
     pub(super) reports: Vec<ProcessReport>,
@@ -53,7 +53,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Asks all exporters of this user.
+    /// Queries all exporters of this user.
     pub(super) fn ask(settings: &Settings, timeout: Duration) -> Self {
         let mut answers = Self::default();
         for answer in report::exporters(&settings.socket_directories(), timeout) {
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         let silent = silent.iter().map(|silent| Element::Silent(silent));
         output::json(&reports.chain(silent).collect::<Vec<_>>())?;
     } else {
-        // Who waits for whom is looked up among all, also if only some are shown.
+        // The causes of waits are looked up in all reports, even if only some are shown.
         tree::print(&reports, &all.reports, &silent, args.all)?;
     }
     if filter.is_any() && reports.is_empty() && silent.is_empty() {
