@@ -13,7 +13,7 @@ Exit status:
   1  an error, explained on standard error
   2  wrong usage
   3  timed out
-  4  the process at the other end has ended";
+  4  the peer process has ended";
 
 /// The reason why a command ends with a status other than 0. The parser reports wrong usage (2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +80,7 @@ impl Failure {
     pub(crate) fn message(&self) -> &str {
         match self {
             Self::Failed { message, .. } => message,
-            Self::OutputClosed => "nobody reads the output",
+            Self::OutputClosed => "the reader has closed the output",
         }
     }
 

@@ -60,7 +60,7 @@ impl Link {
         let line = self.receive_line(Instant::now() + timeout)?;
         serde_json::from_slice(&line).map_err(|error| {
             Failure::error(format!(
-                "the other process sent something else than a message of this program: {error}"
+                "the other process sent something that is not a message of this program: {error}"
             ))
         })
     }

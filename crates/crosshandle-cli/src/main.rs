@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let ended = match command {
         Ok(command) => command.join().unwrap_or_else(|_| {
             // The panic has printed the reason.
-            Err(Failure::error("this is a fault of crosshandle"))
+            Err(Failure::error("this is a bug in crosshandle"))
         }),
         Err(error) => Err(Failure::error(format!("starting a thread: {error}"))),
     };

@@ -44,7 +44,7 @@ impl NewFile {
         check_limit(len)?;
         let name = path
             .file_name()
-            .ok_or_else(|| Failure::error("this names no file"))?;
+            .ok_or_else(|| Failure::error("the path has no file name"))?;
         let pid = std::process::id();
         let mut unfinished = std::ffi::OsString::from(".");
         unfinished.push(name);
@@ -56,7 +56,7 @@ impl NewFile {
             .mode(mode)
             .open(&unfinished)
             .context(format_args!(
-                "making {} (the file is made beside the one that it replaces)",
+                "making {} (a new file is made in the directory of the file that it replaces)",
                 unfinished.display()
             ))?;
         let new = Self {
@@ -105,7 +105,7 @@ impl Drop for NewFile {
 fn check_limit(len: u64) -> Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if len > limit => Err(Failure::error(format!(
-            "it would have {len} bytes, and files may have {limit}; raise RLIMIT_FSIZE (ulimit -f)"
+            "it would have {len} bytes, but the limit for files is {limit}; raise RLIMIT_FSIZE (ulimit -f)"
         ))),
         _ => Ok(()),
     }

@@ -114,7 +114,7 @@ fn exit_failure(status: ExitStatus) -> Failure {
         (Some(3), _) => Failure::timed_out("the second process timed out"),
         (Some(code @ (1 | 2)), _) => Failure::new(
             Cause::Error,
-            format!("the second process failed with status {code}; it says why above"),
+            format!("the second process failed with status {code}; its message is above"),
         ),
         (Some(code), _) => {
             Failure::peer_died(format!("the second process has ended with status {code}"))

@@ -21,11 +21,11 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "tb" => 1_000_000_000_000,
         other => {
             return Err(format!(
-                "'{other}' is no unit of bytes; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB"
+                "'{other}' is not a unit of bytes; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB"
             ));
         }
     };
-    let too_large = || format!("{text} is more than can be counted");
+    let too_large = || format!("{text} is too large");
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor).ok_or_else(too_large);
     }
@@ -84,7 +84,7 @@ pub(crate) fn age(time: Duration) -> String {
 /// Parses a duration, such as `5s`, `250ms` or `1m 30s`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; write it like 5s, 250ms or 1m30s"))
+        .map_err(|error| format!("{error}; use a form such as 5s, 250ms or 1m30s"))
 }
 
 #[cfg(test)]

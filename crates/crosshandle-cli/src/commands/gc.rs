@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         }
     }
     if count == 0 {
-        settings.log("the dead have left nothing behind");
+        settings.log("dead processes have left nothing behind");
     }
     Ok(())
 }

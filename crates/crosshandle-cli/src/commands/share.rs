@@ -64,7 +64,7 @@ pub(super) fn hold(
     ));
     let signal = signals.forever().next();
     if let Some(signal) = signal {
-        settings.log(format_args!("letting go after signal {signal}"));
+        settings.log(format_args!("ending after signal {signal}"));
     }
     Ok(())
 }
@@ -77,15 +77,15 @@ fn load(context: &Context, path: &Path) -> Result<Memory> {
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
         .open(path)
         .context("opening it")?;
-    let metadata = file.metadata().context("asking for its size")?;
+    let metadata = file.metadata().context("reading its size")?;
     if !metadata.is_file() {
         return Err(Failure::error(
-            "it is no regular file, so its size is not known; save its contents in one first",
+            "it is not a regular file, so its size is unknown; save its contents in a file first",
         ));
     }
     if metadata.len() == 0 {
         return Err(Failure::error(
-            "the file is empty, and no memory is shared that has no bytes",
+            "the file is empty, and memory without bytes cannot be shared",
         ));
     }
     let len = usize::try_from(metadata.len())

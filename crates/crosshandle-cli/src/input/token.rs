@@ -49,7 +49,7 @@ pub(crate) fn given(
         log::say(
             Level::Warn,
             format_args!(
-                "warning: other users can read what {option} says in the list of processes; use {option}-file"
+                "warning: other users can read the value of {option} in the list of processes; use {option}-file"
             ),
         );
         return Ok(Some(token.to_owned()));

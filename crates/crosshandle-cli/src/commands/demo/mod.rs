@@ -62,7 +62,7 @@ impl Args {
 fn parse_size(text: &str) -> Result<u64, String> {
     let size = parse_bytes(text)?;
     if size < DEMO_MIN_BYTES {
-        return Err(format!("the demo needs {DEMO_MIN_BYTES} bytes at least"));
+        return Err(format!("the demo needs at least {DEMO_MIN_BYTES} bytes"));
     }
     if usize::try_from(size).map_or(true, |size| size > isize::MAX as usize) {
         return Err("that is more than a process can address".into());

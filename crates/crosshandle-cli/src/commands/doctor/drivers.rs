@@ -15,7 +15,7 @@ pub(super) fn host_kernels() -> Check {
         Err(missing) => Check::note(
             name,
             missing.to_string(),
-            "only programs with kernels need a runtime: memory and events are shared without",
+            "only programs with kernels need a runtime: memory and events can be shared without one",
         ),
     }
 }

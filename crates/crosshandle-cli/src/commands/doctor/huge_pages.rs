@@ -24,13 +24,13 @@ pub(super) fn check() -> Check {
                 bytes(LEN as u64),
                 policy()
             ),
-            "all works, but first touches of large memory are several times slower; this takes \
+            "everything works, but the first access to large memory is several times slower; huge pages need \
              Linux 6.1 or later and unfragmented free memory",
         ),
         Err(failure) => Check::note(
             CHECK,
             format!("unknown: {}", failure.message()),
-            "all works; memory may be slower to touch first",
+            "everything works, but the first access to memory may be slower",
         ),
     }
 }
@@ -44,9 +44,8 @@ fn huge_bytes() -> Result<u64> {
     let address = memory.as_ptr().addr();
     let smaps = fs::read_to_string("/proc/self/smaps")
         .map_err(|error| Failure::error(format!("reading /proc/self/smaps: {error}")))?;
-    mapped_huge(&smaps, address, LEN).ok_or_else(|| {
-        Failure::error("the kernel does not tell in /proc/self/smaps which pages are huge")
-    })
+    mapped_huge(&smaps, address, LEN)
+        .ok_or_else(|| Failure::error("the kernel does not report huge pages in /proc/self/smaps"))
 }
 
 /// Returns the number of bytes in huge pages in the mappings between `start` and `start + len`.

@@ -20,8 +20,8 @@ pub(super) fn version() -> Check {
     let Some(version) = parse_release(&release) else {
         return Check::note(
             CHECK,
-            format!("Linux {release}, a version that says nothing"),
-            "the checks below tell what works",
+            format!("Linux {release}, an unknown version"),
+            "the checks below show what works",
         );
     };
     if version < FUTEX_WAITV_VERSION {
@@ -66,7 +66,7 @@ pub(super) fn host_identity() -> Check {
         Err(error) => Check::note(
             CHECK,
             format!("unknown, since the boot id cannot be read: {error}"),
-            "mount /proc; until then a handle of another machine is refused less clearly",
+            "mount /proc; without it the error for a handle of another machine is less clear",
         ),
     }
 }
@@ -87,10 +87,10 @@ pub(super) fn wait_for_several() -> Check {
         Event::wait_any_value(&signals, Some(DOCTOR_SIGNALLED_WAIT))
     };
     match wait() {
-        Ok(1) => Check::ok(CHECK, "an event of two is noticed"),
+        Ok(1) => Check::ok(CHECK, "a signal of one of two events is noticed"),
         Ok(_) => Check::problem(
             CHECK,
-            "an event that was not signalled counts as signalled",
+            "an event that was not signalled is reported as signalled",
             "please report this",
         ),
         Err(error) => {

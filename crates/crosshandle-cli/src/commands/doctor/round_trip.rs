@@ -72,7 +72,9 @@ fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)
     match childs_event.wait_value_timeout(1, TIMEOUT) {
         Err(error) if error.is_peer_dead() => Ok((sharing_time, start.elapsed())),
         Err(error) => Err(error.into()),
-        Ok(()) => Err(Failure::error("a dead process counts as having signalled")),
+        Ok(()) => Err(Failure::error(
+            "an event of a dead process is reported as signalled",
+        )),
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn check(chosen: Option<&Path>) -> Check {
     let len = directory.as_os_str().len();
     if len + SOCKET_NAME_BYTES > SOCKET_PATH_MAX_BYTES {
         return problem(format!(
-            "has {len} characters, {} at most leave room for a socket's name",
+            "has {len} characters, but only {} leave room for a socket's name",
             SOCKET_PATH_MAX_BYTES - SOCKET_NAME_BYTES
         ));
     }

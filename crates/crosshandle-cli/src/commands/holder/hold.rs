@@ -27,13 +27,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub(crate) const AFTER_HELP: &str = "\
-Runs until SIGINT or SIGTERM, and then lets go of everything; who has something open keeps it. SIGHUP is \
-ignored, so closing the terminal ends nothing. A second process, the successor, has all that is held too. If \
-this one is killed, the successor goes on within milliseconds, under the same names, and starts a successor of \
-its own. Each process says in one line on standard error that it holds, and warns of what is not safe.
+Runs until SIGINT or SIGTERM, and then drops all held objects. Processes that have an object open keep it. SIGHUP \
+is ignored, so closing the terminal does not end the holder. A second process, the successor, also holds every \
+object. If this process is killed, the successor takes its place within milliseconds, under the same names, and \
+starts a successor of its own. Each process reports on standard error when it holds, and warns if objects are not safe.
 
 Programs hand memory over with `crosshandle load`, `crosshandle share --name`, or the libraries. \
-`crosshandle ls` lists what is held.
+`crosshandle ls` lists the held names.
 
 Exit status:
   0  done
@@ -168,7 +168,9 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
         holder.wait().context("waiting for the holder")?;
         // All messages of the holder come before the next line.
         let _ = says.map(std::thread::JoinHandle::join);
-        return Err(Failure::error("the holder has ended; it said why"));
+        return Err(Failure::error(
+            "the holder has ended; its messages are above",
+        ));
     }
     let pid = holder.id();
     output::line(format_args!("process {pid} holds"))
@@ -259,9 +261,9 @@ fn await_safe(holder: &Holder, is_it: impl Fn(&Status) -> bool) -> Result<Status
             let why = status
                 .why_unsafe
                 .as_deref()
-                .unwrap_or("it is the same successor");
+                .unwrap_or("the successor is the same");
             return Err(Failure::error(format!(
-                "the program that is installed now does not take over, and process {} goes on: {why}",
+                "the installed program cannot replace the holder, so process {} continues: {why}",
                 status.pid
             )));
         }
@@ -300,7 +302,7 @@ impl<'a> Health<'a> {
 /// Returns the reason why held objects could be lost.
 pub(super) fn why_unsafe(status: &Status) -> String {
     let why = status.why_unsafe.as_deref();
-    let why = why.unwrap_or("the holder does not say why");
+    let why = why.unwrap_or("the holder gives no reason");
     format!("what is held is not safe: {why}")
 }
 
@@ -311,7 +313,7 @@ fn check(holder: &Holder, is_json: bool) -> Result<()> {
         return checked(&status);
     }
     let successor = match (status.successor, status.is_safe) {
-        (Some(pid), true) => format!("process {pid} is the successor and has everything"),
+        (Some(pid), true) => format!("process {pid} is the successor and is complete"),
         (Some(pid), false) => format!("process {pid} is the successor"),
         (None, _) => "there is no successor".into(),
     };
@@ -324,7 +326,7 @@ fn check(holder: &Holder, is_json: bool) -> Result<()> {
         match status.lost {
             0 => String::new(),
             lost => format!(
-                "; {lost} name(s) of a holder that died with its successor have not come back"
+                "; {lost} name(s) of a holder that died with its successor were not restored"
             ),
         }
     ))?;
@@ -408,7 +410,7 @@ fn notify_service_manager(state: &str) {
     if let Err(error) = sent {
         log::say(
             Level::Warn,
-            format_args!("telling the service manager: {error}"),
+            format_args!("notifying the service manager: {error}"),
         );
     }
 }

@@ -174,7 +174,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let len = manifest.bytes;
     let resumed = match resumed {
         0 => String::new(),
-        resumed => format!(", of which {} were there", bytes(resumed)),
+        resumed => format!(", of which {} were already loaded", bytes(resumed)),
     };
     output::line(format_args!(
         "{} version {}: {} tensors, {}{resumed} in {:.2} s ({:.1} GB/s), hash {hash}",
@@ -186,7 +186,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         len as f64 / took.as_secs_f64() / 1e9,
     ))?;
     if !handed_over.is_safe {
-        settings.log("the holder has no successor: what it holds ends with it");
+        settings.log("the holder has no successor: its objects are lost when it ends");
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         options: Options,
     },
-    /// Link with another host, and share the link with the other processes of this host and user
+    /// Link with another host, and share the link with all processes of this host and user
     /// until it ends
     Share {
         /// The address at which the remote host listens, or its name in the file of --hosts

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let part = |role: &str| {
         remote.part(role).map(|part| &part.memory).ok_or_else(|| {
             Failure::error(format!(
-                "{} is no model at {}: it has no part '{role}'",
+                "{} is not a model at {}: it has no part '{role}'",
                 args.name, args.from
             ))
         })
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let (data, listing) = (part(DATA)?, part(MANIFEST)?);
     let wrong = |why: String| {
         Failure::error(format!(
-            "what came from {} is not {}: {why}; nothing was published",
+            "the data from {} is not {}: {why}; nothing was published",
             args.from, args.name
         ))
     };
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         len as f64 / took / 1e9,
     ))?;
     if !handed_over.is_safe {
-        settings.log("the holder has no successor: what it holds ends with it");
+        settings.log("the holder has no successor: its objects are lost when it ends");
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
     if listing.len() > Manifest::MAX_BYTES {
         return Err(Failure::error(format!(
-            "its manifest claims {}; none is longer than {}",
+            "its manifest claims to have {}, but the maximum is {}",
             bytes(listing.len() as u64),
             bytes(Manifest::MAX_BYTES as u64)
         )));
@@ -176,7 +176,7 @@ fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
     }
     if end > from.len() as u64 {
         return Err(Failure::error(
-            "its manifest has more bytes of tensors than the model has",
+            "its manifest describes more bytes of tensors than the model has",
         ));
     }
     let header = Value::Object(header).to_string();
@@ -192,7 +192,8 @@ fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
         let last = at.saturating_add(tensor.bytes);
         while at < last {
             let len = (last - at).min(chunk.len() as u64) as usize;
-            let offset = usize::try_from(at).map_err(|_| Failure::error("no memory is so long"))?;
+            let offset =
+                usize::try_from(at).map_err(|_| Failure::error("the offset is too large"))?;
             from.read(offset, &mut chunk[..len]).map_err(failed)?;
             file.write_all(&chunk[..len]).context(doing)?;
             progress.advance(len as u64);

@@ -17,14 +17,14 @@ use silent::SilentExporter;
 use std::time::Duration;
 
 pub(super) const AFTER_HELP: &str = "\
-A wait is shown with the process that has submitted the awaited signal and not finished it. If that
-process waits itself, the line goes on to the process at the end.
+Each wait is shown with the process that has submitted the awaited signal and has not finished it. If
+that process is waiting too, the line continues up to the process at the end of the chain.
 
 Exit status:
   0  done
   1  an error, or no process matches
   2  wrong usage
-  3  a process did not answer in time: it is listed, without what it shares";
+  3  a process did not reply in time: it is listed, without its objects";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     match late[..] {
         [] => Ok(()),
         [late] => Err(Failure::timed_out(format!(
-            "{late}; what it shares is not listed"
+            "{late}; its objects are not listed"
         ))),
         _ => Err(Failure::timed_out(format!(
             "{} processes do not answer; what they share is not listed",

@@ -306,7 +306,7 @@ mod tests {
     event 2 \"step\"  12 signals, complete up to 11  open in 200 train-worker, 300 viewer
       signal 12 not finished by 200 train-worker
       300 viewer (thread 301) has waited 35s for signal 12: 200 train-worker has not finished it; \
-200 train-worker waits for signal 1 of event 7 \"ready\" of 300 viewer: nobody has submitted it yet
+200 train-worker waits for signal 1 of event 7 \"ready\" of 300 viewer: no process has submitted it yet
     importer  200 train-worker  user 1000  2 objects open  4 GiB  since 1m 10s
     importer  300 viewer        user 1000  2 objects open  4 GiB  since 1m
 200 train-worker, exports since 1m 15s
@@ -316,7 +316,7 @@ mod tests {
 300 viewer, exports since 1m 5s
   context 1 \"frames\" on host:0: 0 allocations (0 B), 9 events, 1 importer
     event 7 \"ready\"  no signal yet  open in 200 train-worker
-      200 train-worker has waited 40s for signal 1: nobody has submitted it yet
+      200 train-worker has waited 40s for signal 1: no process has submitted it yet
     … and 8 more events
     importer  200 train-worker  user 1000  1 object open  0 B  since 50s
 400 lonely, exports since 1m 20s: shares nothing";

@@ -155,7 +155,7 @@ impl std::fmt::Display for Culprit<'_> {
                     }
                 }
             }
-            Self::NotSubmitted => f.write_str("nobody has submitted it yet"),
+            Self::NotSubmitted => f.write_str("no process has submitted it yet"),
             Self::Complete => f.write_str("it is complete"),
         }
     }
@@ -180,12 +180,12 @@ pub(in crate::commands) mod tests {
         };
         assert_eq!(first.who(), "200 train-worker has waited 40s");
         assert_eq!(first.of_what(), "event 7 \"ready\" of 300 viewer");
-        assert_eq!(first.why(&all), "nobody has submitted it yet");
+        assert_eq!(first.why(&all), "no process has submitted it yet");
         assert_eq!(second.who(), "300 viewer (thread 301) has waited 35s");
         assert_eq!(
             second.why(&all),
             "200 train-worker has not finished it; 200 train-worker waits for signal 1 of event 7 \
-             \"ready\" of 300 viewer: nobody has submitted it yet"
+             \"ready\" of 300 viewer: no process has submitted it yet"
         );
     }
 

@@ -29,11 +29,11 @@ pub(super) const AFTER_HELP: &str = "\
 Keys:
   Tab, 1 2 3     processes, contexts, events
   ← →            sort by another column
-  r              turn the order around
-  /              show only lines with a text; Enter keeps it, Esc drops it
+  r              reverse the order
+  /              filter lines by a text: Enter keeps the filter, Esc drops it
   ↑ ↓ PgUp PgDn  move
-  Space          hold the picture, or let it go on
-  q, Esc, Ctrl-C end
+  Space          pause or resume updates
+  q, Esc, Ctrl-C quit
 
 Exit status:
   0  done
@@ -130,7 +130,7 @@ fn watch(
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => {
                     return Err(Failure::error(
-                        "the thread that asks the processes has ended",
+                        "the thread that queries the processes has ended",
                     ));
                 }
             }

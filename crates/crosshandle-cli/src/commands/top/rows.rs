@@ -331,7 +331,7 @@ mod tests {
             stuck_waits(&state, &samples),
             [
                 "200 train-worker has waited 40s for signal 1 of event 7 \"ready\" of 300 viewer: \
-                 nobody has submitted it yet"
+                 no process has submitted it yet"
             ]
         );
         let rows = rows(&state, &samples);

@@ -256,7 +256,7 @@ PID  PROGRAM       CONTEXTS   MEMORY  OBJECTS  IMPORTERS  COPIED/S  SIGNALS/S  W
 
 
 1 wait longer than 38s:
-200 train-worker has waited 40s for signal 1 of event 7 \"ready\" of 300 viewer: nobody has submitted it yet
+200 train-worker has waited 40s for signal 1 of event 7 \"ready\" of 300 viewer: no process has submitted it yet
 4 lines  Tab list  ←→ sort  r reverse  / filter  Space hold  q end";
         assert_eq!(picture, expected);
     }
@@ -323,7 +323,7 @@ PID  PROGRAM       CONTEXTS   MEMORY  OBJECTS  IMPORTERS  COPIED/S  SIGNALS/S  W
             lines
                 .last()
                 .expect("lines")
-                .contains("nobody has submitted")
+                .contains("no process has submitted")
         );
     }
 }

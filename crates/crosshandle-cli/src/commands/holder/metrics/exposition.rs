@@ -43,7 +43,7 @@ impl Collector for Held {
         )?;
         one(
             "lost_names",
-            "Names that no reader has brought back since both processes died",
+            "Names that no reader has restored since both processes died",
             None,
             &gauge(status.lost),
         )?;
@@ -73,13 +73,13 @@ impl Collector for Held {
         )?;
         one(
             "reader_deaths",
-            "Readers that ended without closing what they had open",
+            "Readers that ended without closing their open objects",
             None,
             &counter(sample.deaths),
         )?;
         one(
             "readers",
-            "Processes that are attached to what is held",
+            "Processes that are attached to held objects",
             None,
             &gauge(sample.importers as u64),
         )?;

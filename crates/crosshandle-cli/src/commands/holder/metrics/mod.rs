@@ -30,7 +30,7 @@ impl Port {
 
     /// Returns the address, with the actual port if the system chose it.
     pub(super) fn address(&self) -> Result<SocketAddr> {
-        self.0.local_addr().context("asking for an address")
+        self.0.local_addr().context("reading the address")
     }
 
     /// Serves requests from now on, in separate threads.

@@ -125,7 +125,10 @@ fn answer_to(path: &str, sampler: &Sampler) -> Answer {
                 content_type: exposition::TYPE,
                 body,
             },
-            Err(_) => Answer::text("500 Internal Server Error", "the metrics have no text\n"),
+            Err(_) => Answer::text(
+                "500 Internal Server Error",
+                "the metrics cannot be encoded\n",
+            ),
         },
         "/livez" => Answer::text("200 OK", "the holder answers\n"),
         "/healthz" => {
