@@ -201,7 +201,7 @@ fn keys(state: &State, total: usize) -> Line<'static> {
         "Enter keep  Esc drop".to_owned()
     } else {
         format!(
-            "{}  Tab list  ←→ sort  r reverse  / filter  Space hold  q end",
+            "{}  Tab list  ←→ sort  r reverse  / filter  Space pause  q quit",
             count(total as u64, "line")
         )
     };
@@ -257,7 +257,7 @@ PID  PROGRAM       CONTEXTS   MEMORY  OBJECTS  IMPORTERS  COPIED/S  SIGNALS/S  W
 
 1 wait longer than 38s:
 200 train-worker has waited 40s for signal 1 of event 7 \"ready\" of 300 viewer: no process has submitted it yet
-4 lines  Tab list  ←→ sort  r reverse  / filter  Space hold  q end";
+4 lines  Tab list  ←→ sort  r reverse  / filter  Space pause  q quit";
         assert_eq!(picture, expected);
     }
 
