@@ -1,4 +1,5 @@
-//! Runs the benchmarks. They are a package of their own, so that no other program builds their dependencies.
+//! Runs the benchmarks. They are a package of their own, so that no other program builds their
+//! dependencies.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! Programs in C and C++ that run on the Unified Runtime adapters. The system's compilers build them
-//! against the stock runtime, each once.
+//! Programs in C and C++ that run on the Unified Runtime adapters. The system's compilers build
+//! them against the stock runtime, each once.
 
 use std::env;
 use std::ffi::OsString;
@@ -56,7 +56,8 @@ pub(crate) const FOR_SYCL: [&str; 6] = [
     "sycl_native",
     "sycl_sharing",
 ];
-/// The programs that CUDA cannot run: those that use Level Zero itself, and one that brings kernels in SPIR-V.
+/// The programs that CUDA cannot run: those that use Level Zero itself, and one that brings kernels
+/// in SPIR-V.
 pub(crate) const NOT_FOR_CUDA: [&str; 3] =
     ["native_level_zero", "sycl_graph_kernels", "sycl_native"];
 /// The program in the README.

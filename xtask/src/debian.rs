@@ -2,8 +2,8 @@
 //! stock loader and its headers, and a program that makes containers, at fixed versions.
 //!
 //! Nothing is installed. The machine's own apt knows where the archive is and how to reach it; its
-//! downloads are checked against the sums below. So any release of Debian serves, also on a machine that
-//! has no lists of packages yet.
+//! downloads are checked against the sums below. So any release of Debian serves, also on a machine
+//! that has no lists of packages yet.
 
 use std::fmt;
 use std::fs::{self, File};

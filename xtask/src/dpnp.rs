@@ -1,6 +1,7 @@
-//! oneMKL's SYCL libraries beneath dpnp, and the tests that dpnp brings along, over the host's adapter or over
-//! the stock OpenCL adapter: `cargo xtask dpnp-tests`, after those of this project's that need dpnp. They take
-//! minutes, and packages of their own, so that they are no part of `cargo xtask test`.
+//! oneMKL's SYCL libraries beneath dpnp, and the tests that dpnp brings along, over the host's
+//! adapter or over the stock OpenCL adapter: `cargo xtask dpnp-tests`, after those of this
+//! project's that need dpnp. They take minutes, and packages of their own, so that they are no part
+//! of `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use crate::{Result, wheel};
 
 /// The directory of the programs that are run.
 const CLIENTS: &str = "crates/ur-adapter/clients/python";
-/// Longest time of a sample of one test in a hundred, which takes 4 minutes on two cores and took 11 where others
-/// computed. With half of it busy machines are late, with double a test that hangs is found later.
+/// Longest time of a sample of one test in a hundred, which takes 4 minutes on two cores and took
+/// 11 where others computed. With half of it busy machines are late, with double a test that hangs
+/// is found later.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// The part of all tests that [`LIMIT`] is for: larger ones have proportionally more time.
 const PART: u32 = 100;

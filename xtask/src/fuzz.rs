@@ -199,8 +199,8 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Runs the target for `seconds`, unless its program and its seeds are those that passed before.
-    /// Returns whether it ran.
+    /// Runs the target for `seconds`, unless its program and its seeds are those that passed
+    /// before. Returns whether it ran.
     fn check(&self, seconds: u64) -> Result<bool> {
         let file = format!("fuzz-{}.passed", self.name);
         let stamp = self.workspace.target.join("xtask").join(file);
@@ -239,7 +239,8 @@ impl<'a> Target<'a> {
             .join(&self.name)
     }
 
-    /// Returns a command of the program with the limits of one input, and the directory for failing ones.
+    /// Returns a command of the program with the limits of one input, and the directory for failing
+    /// ones.
     fn command(&self) -> Result<Command> {
         let artifacts = self.made(&["fuzz", "artifacts", &self.name])?;
         let mut command = Command::new(self.program());

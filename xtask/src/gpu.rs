@@ -1,4 +1,5 @@
-//! Packs everything that a machine with GPUs needs into one directory. Such a machine needs no Rust.
+//! Packs everything that a machine with GPUs needs into one directory. Such a machine needs no
+//! Rust.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,8 +25,8 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("crosshandle-link-peer", "crosshandle-link-peer"),
 ];
 
-/// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name in
-/// the pack.
+/// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name
+/// in the pack.
 const TESTS: [(&str, &[&str], &str); 6] = [
     ("crosshandle", &["--lib"], "crosshandle-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
@@ -60,8 +61,8 @@ const RUNTIME: [&str; 6] = [
 ];
 /// Versions of Python that the machine may have; dpctl is packed for each.
 const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
-/// The example that shares arrays of torch and CuPy: its package, its library, and where its programs
-/// in Python are.
+/// The example that shares arrays of torch and CuPy: its package, its library, and where its
+/// programs in Python are.
 const INTEROP: (&str, &str, &str) = (
     "crosshandle",
     "beneath_python",
@@ -233,7 +234,8 @@ fn tests(workspace: &Workspace, package: &str, chosen: &[&str]) -> Result<PathBu
     if !output.status.success() {
         return Err("the tests don't build".into());
     }
-    // Each artifact is a line, with the path of its program or null. Programs that tests start are built, too.
+    // Each artifact is a line, with the path of its program or null. Programs that tests start are
+    // built, too.
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter(|line| line.contains(r#""test":true},"features""#))

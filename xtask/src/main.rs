@@ -8,7 +8,7 @@
 //! | `bench` | runs the benchmarks, each beside the raw technique |
 //! | `fuzz` | runs one fuzz target, on the stable toolchain |
 //! | `soak` | kills and stops processes at random moments, beside attackers, for some minutes |
-//! | `planted` | puts mended bugs back, one at a time, and prints what finds each |
+//! | `planted` | puts bugs into a copy of the sources, one at a time, and shows that a check finds each |
 //! | `dpnp-tests` | runs a sample of the tests that dpnp brings along, over the host's Unified Runtime adapter |
 //! | `bindings` | generates the declarations of C interfaces from the stock headers |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
@@ -22,6 +22,7 @@ mod dpnp;
 mod fuzz;
 mod gpu;
 mod layers;
+mod planted;
 mod process;
 mod prose;
 mod python;
@@ -55,7 +56,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing, tests.
+    /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing,
+    /// tests.
     Test,
     /// Check the structure of the code: layers, cycles of imports, places of `unsafe`, threads and
     /// constants, retired words, and the paths that documents name.
@@ -67,10 +69,11 @@ enum Task {
         #[arg(long, value_name = "DIRECTORY")]
         root: Option<PathBuf>,
     },
-    /// Check the English of comments and pages: long lines and sentences, phrases with a plainer form.
+    /// Check the English of comments and pages: long lines and sentences, phrases with a plainer
+    /// form.
     Prose,
-    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`, `bench cuda`,
-    /// `bench ur`, `bench python [host] [gpu] [--only NAME]`.
+    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`,
+    /// `bench cuda`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
         /// Passed to the benchmark program as they are; `host --help` lists them.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -92,7 +95,8 @@ enum Task {
         )]
         input: Option<PathBuf>,
     },
-    /// Kill and stop processes at random moments, beside attackers, and see that nothing breaks or grows.
+    /// Kill and stop processes at random moments, beside attackers, and see that nothing breaks or
+    /// grows.
     Soak {
         /// Length of the soak.
         #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
@@ -101,7 +105,7 @@ enum Task {
         #[arg(long, default_value = "host")]
         device: String,
     },
-    /// Put mended bugs back, one at a time, and print what finds each and how soon.
+    /// Put bugs into a copy of the sources, one at a time, and show that a check finds each.
     Planted {
         /// A part of the bugs' names.
         #[arg(default_value = "")]
@@ -133,6 +137,7 @@ enum Task {
 }
 
 fn main() -> ExitCode {
+    soak::compile_if_asked();
     let task = Cli::parse().task;
     let outcome = Workspace::find().and_then(|workspace| match task {
         Task::Test => test::run(&workspace),
@@ -150,7 +155,7 @@ fn main() -> ExitCode {
             None => fuzz::run(&workspace, &target, seconds),
         },
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
-        Task::Planted { filter } => soak::planted(&workspace, &filter),
+        Task::Planted { filter } => planted::run(&workspace, &filter),
         Task::Prose => prose::check(&workspace),
         Task::DpnpTests { every, stock } => dpnp::run(&workspace, every, stock),
         Task::Bindings { check } => bindings::run(&workspace, check),

@@ -1,7 +1,8 @@
-//! The Python environments: one with the stock Unified Runtime (headers, loader, SYCL runtime, dpctl, an
-//! OpenCL runtime, and the libclang that bindgen needs) at the versions of `requirements.txt`, one with dpnp as well
-//! (`requirements-dpnp.txt`), one that builds and tests the wheel, at those of `requirements-wheel.txt`, and one that
-//! checks its types by pyright (`requirements-pyright.txt`).
+//! The Python environments: one with the stock Unified Runtime (headers, loader, SYCL runtime,
+//! dpctl, an OpenCL runtime, and the libclang that bindgen needs) at the versions of
+//! `requirements.txt`, one with dpnp as well (`requirements-dpnp.txt`), one that builds and tests
+//! the wheel, at those of `requirements-wheel.txt`, and one that checks its types by pyright
+//! (`requirements-pyright.txt`).
 //!
 //! Each is created once, in the target directory, and found again by its name: a hash of the
 //! requirements and of the interpreter. The packages take about a gigabyte and half of one.
@@ -81,8 +82,8 @@ pub(crate) struct Environment {
 impl Environment {
     /// Returns the environment. Creates it if it does not exist yet, which downloads some 930 MB.
     ///
-    /// Files of an interrupted creation are removed first. Of several concurrent callers one creates the
-    /// environment and the others wait.
+    /// Files of an interrupted creation are removed first. Of several concurrent callers one
+    /// creates the environment and the others wait.
     pub(crate) fn ensure(workspace: &Workspace) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             return Err("the stock Unified Runtime is published for x86_64 alone".into());
@@ -90,13 +91,14 @@ impl Environment {
         Self::with(workspace, REQUIREMENTS)
     }
 
-    /// Returns the environment that builds the wheel and tests it, as [`ensure`](Self::ensure) does.
+    /// Returns the environment that builds the wheel and tests it, as [`ensure`](Self::ensure)
+    /// does.
     pub(crate) fn for_wheel(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, WHEEL_REQUIREMENTS)
     }
 
-    /// Returns the environment that runs dpnp's tests, as [`ensure`](Self::ensure) does. It takes some 900 MB
-    /// more.
+    /// Returns the environment that runs dpnp's tests, as [`ensure`](Self::ensure) does. It takes
+    /// some 900 MB more.
     pub(crate) fn for_dpnp(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, DPNP_REQUIREMENTS)
     }
@@ -164,8 +166,8 @@ impl Environment {
         self.directory.join("include")
     }
 
-    /// Returns the directory of `libur_loader.so.0` and `libsycl.so.9` and of the libraries that they load. A
-    /// program finds them with this directory in `LD_LIBRARY_PATH`.
+    /// Returns the directory of `libur_loader.so.0` and `libsycl.so.9` and of the libraries that
+    /// they load. A program finds them with this directory in `LD_LIBRARY_PATH`.
     pub(crate) fn library_dir(&self) -> PathBuf {
         self.directory.join("lib")
     }

@@ -1,35 +1,30 @@
-//! Faults in a workload's processes: the fixed sample of every check, the soak, and the bugs that they
-//! and the tests must find.
+//! Faults in a workload's processes: the fixed sample of every check, and the soak.
 
+use std::env;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use crate::step::{Finished, Step, say, seconds};
+use crate::Result;
+use crate::step::{Finished, Step};
 use crate::workspace::Workspace;
-use crate::{Result, process, tools};
 
 /// The harness's programs.
 const PROGRAMS: [&str; 3] = ["conformance", "crosshandle-peer", "crosshandle"];
-/// Environment variable that names the bug which a build with `planted-bugs` has.
-const PLANTED_BUG: &str = "CROSSHANDLE_PLANTED_BUG";
 /// Cases of the sample on Level Zero.
 const LEVEL_ZERO_CASES: &str = "80";
 /// Minutes after which it ends, however many are left.
 const LEVEL_ZERO_MINUTES: &str = "1";
-/// Longest time of a check that is to find a planted bug.
-const CHECK_LIMIT: Duration = Duration::from_secs(200);
 
-/// Builds the harness with a feature, beside what else is built, and keeps its programs in a directory
-/// of their own: other builds replace them.
-fn build(workspace: &Workspace, feature: &str) -> Result<()> {
-    let feature = format!("crosshandle-conformance/{feature}");
-    let mut command = workspace.cargo(&["build", "--locked", "--bins", "--features", &feature]);
+/// Builds the harness with `--cfg fault_steps`, and keeps its programs in a directory of their own,
+/// because other builds replace them.
+pub(crate) fn build(workspace: &Workspace) -> Result<()> {
+    let mut command = workspace.cargo(&["build", "--locked", "--bins"]);
     // Together, so that the command announces its stores, too.
     command.args(["--package", "crosshandle-conformance"]);
     command.args(["--package", "crosshandle-cli"]);
+    command.env("RUSTC_WORKSPACE_WRAPPER", wrapper(workspace)?);
     Step::new(workspace, "build the fault harness", command).run()?;
     let directory = directory(workspace);
     let copied = fs::create_dir_all(&directory).and_then(|()| {
@@ -44,11 +39,43 @@ fn build(workspace: &Workspace, feature: &str) -> Result<()> {
     copied.map_err(|error| format!("cannot keep the fault harness: {error}"))
 }
 
+/// The name by which this program, called by cargo, is a compiler with `--cfg fault_steps`.
+const WRAPPER: &str = "rustc-with-fault-steps";
+
+/// Makes the name that the compiler is called by. Cargo calls it for the packages of the workspace
+/// alone, so that their dependencies are not built again, as `RUSTFLAGS` would have it.
+fn wrapper(workspace: &Workspace) -> Result<PathBuf> {
+    let cannot = |error| format!("cannot make a compiler for the fault harness: {error}");
+    let directory = workspace.target.join("xtask");
+    fs::create_dir_all(&directory).map_err(cannot)?;
+    let wrapper = directory.join(WRAPPER);
+    let _ = fs::remove_file(&wrapper);
+    let this = env::current_exe().map_err(cannot)?;
+    std::os::unix::fs::symlink(this, &wrapper).map_err(cannot)?;
+    Ok(wrapper)
+}
+
+/// Replaces this process by the compiler, if cargo has called it as one.
+pub(crate) fn compile_if_asked() {
+    let mut words = env::args_os();
+    let name = words.next().map(PathBuf::from);
+    if name.is_some_and(|name| name.ends_with(WRAPPER))
+        && let Some(rustc) = words.next()
+    {
+        let error = Command::new(rustc)
+            .args(words)
+            .args(["--cfg", "fault_steps"])
+            .exec();
+        eprintln!("cannot run the compiler: {error}");
+        std::process::exit(1);
+    }
+}
+
 fn directory(workspace: &Workspace) -> PathBuf {
     workspace.target.join("fault-harness")
 }
 
-fn harness(workspace: &Workspace, words: &[&str]) -> Command {
+pub(crate) fn harness(workspace: &Workspace, words: &[&str]) -> Command {
     let mut command = Command::new(directory(workspace).join(PROGRAMS[0]));
     command.args(words);
     command
@@ -56,7 +83,7 @@ fn harness(workspace: &Workspace, words: &[&str]) -> Command {
 
 /// Plays the fixed sample of faults at every step on the host.
 pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
-    build(workspace, "fault-steps")?;
+    build(workspace)?;
     let command = harness(workspace, &["faults", "--sample", "--jobs", "2"]);
     Step::new(workspace, "faults at every step", command).run_noting(last_line)?;
     let words = ["faults", "--programs", "--sample", "--jobs", "2"];
@@ -64,8 +91,8 @@ pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)
 }
 
-/// Plays a smaller sample on the simulated Level Zero driver, with the stock loader in the directory
-/// `loader`. Comes after [`sample`], which builds the harness.
+/// Plays a smaller sample on the simulated Level Zero driver, with the stock loader in the
+/// directory `loader`. Comes after [`sample`], which builds the harness.
 pub(crate) fn sample_on_level_zero(workspace: &Workspace, loader: &Path) -> Result<()> {
     let build = workspace.cargo(&["build", "--locked", "--package", "level-zero-sim"]);
     Step::new(workspace, "build the simulated driver", build).run()?;
@@ -93,186 +120,9 @@ fn last_line(finished: &Finished) -> Result<Option<String>> {
 
 /// Replaces this process by a soak of so many minutes.
 pub(crate) fn run(workspace: &Workspace, minutes: u64, device: &str) -> Result<()> {
-    build(workspace, "fault-steps")?;
+    build(workspace)?;
     let minutes = minutes.to_string();
     let words = ["soak", "--minutes", &minutes, "--device", device];
     let error = harness(workspace, &words).args(["--jobs", "2"]).exec();
     Err(format!("cannot run the soak: {error}"))
-}
-
-/// What finds a planted bug.
-#[derive(Clone, Copy)]
-enum Finder {
-    /// `conformance faults`, by itself.
-    Faults,
-    /// A case of the suite.
-    Case(&'static str),
-    /// A test of the library.
-    Test(&'static str),
-    /// Nothing here: the bug cannot be put back by a switch, and this says what shows it.
-    Elsewhere(&'static str),
-}
-
-/// The bugs that a build with `planted-bugs` has on demand, what they do, and what finds each.
-const BUGS: &[(&str, &str, Finder)] = &[
-    (
-        "lost-wake-up",
-        "who fails the signals of a dead process does not wake their waiters",
-        Finder::Faults,
-    ),
-    (
-        "early-reuse",
-        "an importer looks at the generation before it counts its open",
-        Finder::Faults,
-    ),
-    (
-        "finding-1",
-        "no key is checked",
-        Finder::Case("hostile::a_key_opens_one_object_alone"),
-    ),
-    (
-        "finding-2",
-        "a peer's descriptors are closed where they arrive",
-        Finder::Test("a_peers_descriptor_blocks_nobody"),
-    ),
-    (
-        "finding-3",
-        "sleeps have no timeout",
-        Finder::Test("a_requeued_sleeper_keeps_its_timeout"),
-    ),
-    (
-        "finding-4",
-        "the exporter walks by words that importers write",
-        Finder::Elsewhere(
-            "those words are gone: the case hostile::scribbles_stay_in_their_arena writes all there are",
-        ),
-    ),
-    (
-        "finding-5",
-        "connections have no limits",
-        Finder::Test("connections_that_say_nothing_are_few_and_short"),
-    ),
-    (
-        "finding-6",
-        "the limit of files is not looked at",
-        Finder::Test("a_limit_of_files_is_no_signal"),
-    ),
-    (
-        "finding-7",
-        "late signals have no limit",
-        Finder::Test(
-            "signals_behind_one_that_never_completes_are_bounded_and_end_with_their_context",
-        ),
-    ),
-    (
-        "finding-8",
-        "attachments are kept without their exporter's number",
-        Finder::Case("impostor::forgeries_stain_no_original"),
-    ),
-    (
-        "finding-9",
-        "the overflow user is somebody",
-        Finder::Test("users_who_are_not_mapped_are_nobody"),
-    ),
-    (
-        "finding-10",
-        "a forked child keeps its parent's sockets",
-        Finder::Test("a_child_does_not_keep_a_dead_importer_attached"),
-    ),
-    (
-        "finding-11",
-        "links in directories of everybody are followed",
-        Finder::Test("links_of_others_are_refused"),
-    ),
-    (
-        "finding-12",
-        "32 bits of a generation are compared",
-        Finder::Case("hostile::a_key_opens_one_object_alone"),
-    ),
-    (
-        "finding-13",
-        "who cannot lock its place is refused",
-        Finder::Test("places_that_are_held_keep_nobody_out"),
-    ),
-    (
-        "finding-14",
-        "each receive starts the timeout anew",
-        Finder::Test("one_deadline_holds_for_all_that_is_waited_for"),
-    ),
-    (
-        "finding-15",
-        "`read -o` writes in place",
-        Finder::Elsewhere("the command's tests: a_full_disk_keeps_the_old_file"),
-    ),
-    (
-        "finding-16",
-        "a panic ends the liveness thread",
-        Finder::Test("a_panic_on_the_thread_drops_no_lock"),
-    ),
-];
-
-/// Plants one bug after the other, and prints what finds each, and how soon. `filter`: a part of the
-/// bugs' names.
-pub(crate) fn planted(workspace: &Workspace, filter: &str) -> Result<()> {
-    build(workspace, "planted-bugs")?;
-    let runner = tools::NEXTEST.get(workspace)?;
-    let tests = |words: &[&str]| {
-        let mut command = Command::new(&runner);
-        workspace.prepare(&mut command);
-        command.args(["nextest", "run", "--locked", "--package", "crosshandle"]);
-        command.args(["--features", "planted-bugs"]).args(words);
-        command
-    };
-    Step::new(workspace, "build the tests with bugs", tests(&["--no-run"])).run()?;
-    let mut missed = Vec::new();
-    println!("| bug | what it does | found by | after |\n|---|---|---|---|");
-    for (bug, what, finder) in BUGS.iter().filter(|(bug, ..)| bug.contains(filter)) {
-        let check = |planted: &str| {
-            let command = match finder {
-                Finder::Faults => harness(workspace, &["faults", "--jobs", "2", "--planted", bug]),
-                Finder::Case(name) => harness(workspace, &[name]),
-                Finder::Test(name) => tests(&["-E", &format!("test(/(^|::){name}$/)")]),
-                Finder::Elsewhere(_) => return Ok(None),
-            };
-            passes(command, planted).map(Some)
-        };
-        let started = Instant::now();
-        let (finder, found) = match finder {
-            Finder::Faults => ("conformance faults".to_owned(), check("")?),
-            Finder::Case(name) => (format!("case {name}"), check(bug)?.map(|passes| !passes)),
-            Finder::Test(name) => (format!("test {name}"), check(bug)?.map(|passes| !passes)),
-            Finder::Elsewhere(text) => ((*text).to_owned(), None),
-        };
-        let taken = seconds(started.elapsed());
-        let is_honest = finder.starts_with("conformance") || check("")? != Some(false);
-        let after = match found {
-            None => "–".to_owned(),
-            Some(true) if is_honest => taken,
-            Some(true) => "never: the check fails without the bug, too".to_owned(),
-            Some(false) => "never".to_owned(),
-        };
-        if after.starts_with("never") {
-            missed.push(*bug);
-        }
-        say(&format!("| {bug} | {what} | {finder} | {after} |"));
-    }
-    match missed.is_empty() {
-        true => Ok(()),
-        false => Err(format!("not found: {}", missed.join(", "))),
-    }
-}
-
-/// Returns whether a check passes with a bug. One that is late does not.
-fn passes(mut command: Command, bug: &str) -> Result<bool> {
-    command.env(PLANTED_BUG, bug).stdin(Stdio::null());
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let limit = match command.get_args().any(|word| word == "--planted") {
-        true => 10 * CHECK_LIMIT,
-        false => CHECK_LIMIT,
-    };
-    let mut child = command
-        .spawn()
-        .map_err(|error| format!("cannot run a check: {error}"))?;
-    let ended = process::wait(&mut child, limit)?;
-    Ok(ended.is_some_and(|status| status.success()))
 }

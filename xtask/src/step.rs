@@ -1,4 +1,5 @@
-//! One check. It prints a line when it starts, a line when it ends, and its output only when it fails.
+//! One check. It prints a line when it starts, a line when it ends, and its output only when it
+//! fails.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -80,8 +81,8 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// Runs a step that may be skipped. Returns the reason, with the last line that the step printed,
-    /// if it does not succeed.
+    /// Runs a step that may be skipped. Returns the reason, with the last line that the step
+    /// printed, if it does not succeed.
     pub(crate) fn run_optional(mut self) -> Result<Option<String>> {
         say(&format!("start  {}", self.name));
         let finished = self.execute()?;

@@ -1,4 +1,5 @@
-//! Runs every check, cheapest first. The test runner comes last, so that its summary ends the output.
+//! Runs every check, cheapest first. The test runner comes last, so that its summary ends the
+//! output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -167,7 +168,8 @@ fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static
     variables
 }
 
-/// Returns the directory of the newest of Level Zero's stock loaders, out of what [`level_zero`] returns.
+/// Returns the directory of the newest of Level Zero's stock loaders, out of what [`level_zero`]
+/// returns.
 fn newest_loader(variables: &[(&'static str, PathBuf)]) -> Option<PathBuf> {
     let joined = variables.iter().find(|(name, _)| *name == LOADERS);
     let loaders = joined.map(|(_, joined)| std::env::split_paths(joined));

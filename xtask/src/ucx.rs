@@ -1,5 +1,5 @@
-//! UCX, for the tests of links, and NIXL, for their benchmark on GPUs: out of their packages in Python's index, at
-//! fixed versions, without what is not needed.
+//! UCX, for the tests of links, and NIXL, for their benchmark on GPUs: out of their packages in
+//! Python's index, at fixed versions, without what is not needed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ struct Package {
     needed: &'static str,
 }
 
-/// The headers, and the libraries and transports of the machine, once under each library's name: 18 of 120 MB.
+/// The headers, and the libraries and transports of the machine, once under each library's name: 18
+/// of 120 MB.
 const UCX: Package = Package {
     name: "libucx-cu12",
     version: "1.22.0",

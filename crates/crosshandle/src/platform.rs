@@ -1,16 +1,14 @@
 //! The machine, as far as the event protocol needs it. The model checkers bring their own.
 
-#[cfg(feature = "fault-steps")]
+#[cfg(fault_steps)]
 pub(crate) use crate::os::fault_steps::{AtomicU32, AtomicU64, sleep, sleep_any, wake_all};
-#[cfg(not(feature = "fault-steps"))]
+#[cfg(not(fault_steps))]
 pub(crate) use crate::os::futex::{sleep, sleep_any, wake_all};
-#[cfg(feature = "planted-bugs")]
-pub(crate) use crate::os::is_planted;
 pub(crate) use crate::os::process::current_cpu;
 pub(crate) use crate::os::sleepers::{Awaited, enter};
 pub(crate) use std::hint::spin_loop as spin_hint;
 pub(crate) use std::sync::atomic::Ordering;
-#[cfg(not(feature = "fault-steps"))]
+#[cfg(not(fault_steps))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
 pub(crate) use std::time::Instant;
 

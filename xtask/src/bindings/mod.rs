@@ -17,8 +17,9 @@ use crate::step::{Step, say};
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// A header that defines everything the stock headers take from the C library. Truth values are bytes, as
-/// in UR: C programs can pass any value, and a Rust `bool` other than 0 and 1 is undefined behaviour.
+/// A header that defines everything the stock headers take from the C library. Truth values are
+/// bytes, as in UR: C programs can pass any value, and a Rust `bool` other than 0 and 1 is
+/// undefined behaviour.
 const C_HEADERS: [(&str, &str); 3] = [
     ("stdbool.h", "#define bool ur_bool_t\n"),
     ("stddef.h", "typedef __SIZE_TYPE__ size_t;\n"),
@@ -37,8 +38,8 @@ const C_HEADERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Arguments of bindgen for every file. The documentation of each crate describes the conventions that
-/// follow from them.
+/// Arguments of bindgen for every file. The documentation of each crate describes the conventions
+/// that follow from them.
 const OPTIONS: [&str; 17] = [
     // Declarations only: no functions to link, no text of the headers.
     "--generate=types,vars",

@@ -34,7 +34,8 @@ pub(crate) fn find(tree: &Tree, edges: &[Edge]) -> Vec<Component> {
     components
 }
 
-/// Returns whether the files are a module's file and files of its direct children, or children alone.
+/// Returns whether the files are a module's file and files of its direct children, or children
+/// alone.
 fn is_one_module(tree: &Tree, files: &BTreeSet<FileId>) -> bool {
     let mut parents = files.iter().filter_map(|file| tree.parent_file(*file));
     let candidates: BTreeSet<_> = files.iter().copied().chain(parents.by_ref()).collect();
@@ -45,7 +46,8 @@ fn is_one_module(tree: &Tree, files: &BTreeSet<FileId>) -> bool {
     })
 }
 
-/// Returns the shortest circle among `files` that is no module with its direct children, or the shortest.
+/// Returns the shortest circle among `files` that is no module with its direct children, or the
+/// shortest.
 fn circle(tree: &Tree, graph: &Graph, files: &BTreeSet<FileId>) -> Vec<Edge> {
     let mut best: Option<(bool, Vec<Edge>)> = None;
     for from in files {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 /// Every file and directory of the checkout, by its path from the root; directories end with `/`.
 pub(crate) type Paths = BTreeSet<String>;
 
-/// Returns paths in a document that name nothing: the line and the path. `directory` is the document's own,
-/// empty or ending with `/`.
+/// Returns paths in a document that name nothing: the line and the path. `directory` is the
+/// document's own, empty or ending with `/`.
 pub(crate) fn dangling(text: &str, directory: &str, paths: &Paths) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut is_listing = false;
@@ -78,8 +78,8 @@ fn alternatives(path: &str) -> Vec<String> {
     }
 }
 
-/// Returns whether a path names something from the root, from the library's sources, or, if it is the end of a
-/// path, anywhere. A star stands for any name.
+/// Returns whether a path names something from the root, from the library's sources, or, if it is
+/// the end of a path, anywhere. A star stands for any name.
 fn exists(path: &str, directory: &str, paths: &Paths) -> bool {
     if let Some(link) = path.strip_prefix("./") {
         let mut at: Vec<&str> = directory

@@ -22,7 +22,8 @@ impl Tests {
         }
     }
 
-    /// Adds the cases of the suite's list, which has a topic with a brace, a rule on each line, and a brace.
+    /// Adds the cases of the suite's list, which has a topic with a brace, a rule on each line, and
+    /// a brace.
     pub(crate) fn add_cases(&mut self, list: &str) {
         let mut topic = None;
         for line in list.lines().map(str::trim) {
@@ -48,8 +49,9 @@ fn is_snake(name: &str) -> bool {
     !name.is_empty() && name.chars().all(is_part)
 }
 
-/// Returns names in a document that no test has: the line and the name. A name is a piece of code in lower
-/// case: of three words at least, or of a topic and a rule; `topic::…` stands for all of a topic.
+/// Returns names in a document that no test has: the line and the name. A name is a piece of code
+/// in lower case: of three words at least, or of a topic and a rule; `topic::…` stands for all of a
+/// topic.
 pub(crate) fn missing(document: &str, tests: &Tests) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in document.lines().enumerate() {

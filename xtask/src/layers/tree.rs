@@ -183,7 +183,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns what `path` names in `module`: nothing for names of other crates and of local variables.
+    /// Returns what `path` names in `module`: nothing for names of other crates and of local
+    /// variables.
     pub(crate) fn resolve(&self, module: ModuleId, path: &[String]) -> Vec<Target> {
         self.resolve_unseen(module, path, &mut HashSet::new())
     }
@@ -299,8 +300,8 @@ pub(crate) struct Used {
     pub(crate) line: usize,
 }
 
-/// Returns every name of a `use` declaration, with its whole path. A path with a leading `::` is of another
-/// crate.
+/// Returns every name of a `use` declaration, with its whole path. A path with a leading `::` is of
+/// another crate.
 pub(crate) fn flatten(is_external: bool, tree: &UseTree) -> Vec<Used> {
     let mut used = Vec::new();
     if !is_external {

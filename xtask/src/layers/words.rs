@@ -11,8 +11,8 @@ struct Word<'a> {
     is_comment: bool,
 }
 
-/// Returns uses of retired words in a source: the line and what to use instead. One for each word and line.
-/// Without `identifiers`, only words that are retired everywhere count.
+/// Returns uses of retired words in a source: the line and what to use instead. One for each word
+/// and line. Without `identifiers`, only words that are retired everywhere count.
 pub(crate) fn retired(source: &str, identifiers: bool) -> Vec<(usize, String)> {
     let mut found = BTreeMap::new();
     for word in words(source) {

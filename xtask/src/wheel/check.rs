@@ -1,4 +1,5 @@
-//! The tests of the wheel: the tour, the types, and the package's tests with the libraries that take its arrays.
+//! The tests of the wheel: the tour, the types, and the package's tests with the libraries that
+//! take its arrays.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,15 +13,15 @@ use crate::python::{Environment, command};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 
-/// Longest time of the package's tests, which take a minute. With half of it busy machines are late, with double a
-/// test that hangs is found later.
+/// Longest time of the package's tests, which take a minute. With half of it busy machines are
+/// late, with double a test that hangs is found later.
 const TEST_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// Longest time of the tour, which takes seconds. Halved or doubled: as [`TEST_LIMIT`].
 const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
 /// The tests over the Unified Runtime adapter.
 const USM_TESTS: &str = "test_usm.py";
-/// Libraries that the package uses if they are there. Pyright finds stubs of them instead, in which all names are of
-/// any type.
+/// Libraries that the package uses if they are there. Pyright finds stubs of them instead, in which
+/// all names are of any type.
 const STUBBED: [&str; 10] = [
     "cupy", "dpctl", "dpnp", "pandas", "polars", "pyarrow", "sglang", "torch", "vllm", "xarray",
 ];
@@ -33,7 +34,8 @@ struct Installed<'a> {
     directory: PathBuf,
 }
 
-/// Builds a wheel, installs it where nothing else is, and runs its tests. Returns what was skipped, and why.
+/// Builds a wheel, installs it where nothing else is, and runs its tests. Returns what was skipped,
+/// and why.
 pub(crate) fn test(workspace: &Workspace) -> Result<Vec<String>> {
     let installed = Installed::of(workspace)?;
     let mut skipped = Vec::new();
@@ -149,8 +151,8 @@ impl<'a> Installed<'a> {
     }
 }
 
-/// Writes a stub for each module of [`STUBBED`] libraries that the sources in a directory import, and for the packages
-/// that it is in.
+/// Writes a stub for each module of [`STUBBED`] libraries that the sources in a directory import,
+/// and for the packages that it is in.
 fn write_stubs(sources: &Path, stubs: &Path) -> Result<()> {
     let cannot =
         |what: &str, path: &Path, error| format!("cannot {what} {}: {error}", path.display());

@@ -191,8 +191,8 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
     Ok(wheel)
 }
 
-/// Has `auditwheel` look at every program and library in a wheel. Fails if one of them needs more than
-/// the wheel's tag allows.
+/// Has `auditwheel` look at every program and library in a wheel. Fails if one of them needs more
+/// than the wheel's tag allows.
 fn audit(environment: &Environment, wheel: &Path, tag: &str) -> Result<()> {
     let output = command(&environment.python())
         .args(["-m", "auditwheel", "show"])
@@ -213,8 +213,8 @@ fn audit(environment: &Environment, wheel: &Path, tag: &str) -> Result<()> {
     ))
 }
 
-/// Returns the newest minor version of glibc 2 whose symbols an ELF file needs. The table of names in the
-/// file has the versions.
+/// Returns the newest minor version of glibc 2 whose symbols an ELF file needs. The table of names
+/// in the file has the versions.
 fn glibc(file: &Path) -> Result<u32> {
     let bytes =
         fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;

@@ -3,7 +3,7 @@
 use libc::c_long;
 
 /// The marker in the first argument of `getppid` by which the library tells of a store to shared
-/// memory: its feature `fault-steps` makes that call before each one.
+/// memory: a build with `--cfg fault_steps` makes that call before each one.
 pub(super) const STORE_MARK: u32 = 0x7848_5354;
 
 /// A system call that counts as a step.

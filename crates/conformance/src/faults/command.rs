@@ -16,19 +16,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance faults [--sample | --all] [--device D] [--seed N] [--jobs N] \
-     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] [--planted BUG|all] \
+     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] \
      [--programs]\n\
      or: conformance soak --minutes N [--device D] [--seed N] [--jobs N]";
 /// Cases of the fixed sample.
 const SAMPLE: usize = 500;
 /// Length of a soak for which no time is given.
 const DEFAULT_SOAK: Duration = Duration::from_secs(60);
-/// Bugs that a build with the feature `planted-bugs` has on demand: a survivor that fails a dead
-/// process's signals does not wake their waiters; an importer looks at the generation before it counts
-/// its open, so that the exporter may use the block again in between.
-const PLANTED: [&str; 2] = ["lost-wake-up", "early-reuse"];
-/// Longest hunt for a planted bug.
-const HUNT_LIMIT: Duration = Duration::from_secs(1_800);
 /// Cases between two lines of progress.
 const PROGRESS: usize = 1_000;
 /// Longest time of the fixed sample.
@@ -45,7 +39,6 @@ struct Arguments {
     case: Option<CaseId>,
     list: bool,
     log: bool,
-    planted: Option<String>,
     shrink: bool,
     programs: bool,
 }
@@ -67,7 +60,6 @@ impl Arguments {
             case: None,
             list: false,
             log: false,
-            planted: None,
             shrink: false,
             programs: false,
         };
@@ -93,7 +85,6 @@ impl Arguments {
                 "--log" => arguments.log = true,
                 "--shrink" => arguments.shrink = true,
                 "--programs" => arguments.programs = true,
-                "--planted" => arguments.planted = Some(value()?),
                 _ => return Err(format!("unknown option {word}")),
             }
         }
@@ -149,10 +140,7 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     }
     let outcome = match &arguments.case {
         Some(case) => one(&arguments, case, peer),
-        None => match &arguments.planted {
-            Some(bug) => planted(&arguments, bug, peer),
-            None => all(&arguments, peer),
-        },
+        None => all(&arguments, peer),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -182,7 +170,6 @@ impl Directory {
             program: peer.to_owned(),
             device: arguments.device.clone(),
             directory: self.0.clone(),
-            bug: std::env::var("CROSSHANDLE_PLANTED_BUG").ok(),
         }
     }
 }
@@ -344,75 +331,6 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         return Ok(false);
     }
     Ok(counts.failed == 0)
-}
-
-/// Turns one planted bug on after the other, and tries cases until one shows it.
-fn planted(arguments: &Arguments, wanted: &str, peer: &Path) -> Result<bool, Failure> {
-    let mut are_found = true;
-    for bug in PLANTED {
-        if wanted != "all" && wanted != bug {
-            continue;
-        }
-        let started = Instant::now();
-        let directories: Result<Vec<_>, _> = (0..arguments.jobs).map(Directory::new).collect();
-        let directories = directories?;
-        let scenes: Vec<_> = directories
-            .iter()
-            .map(|directory| Scene {
-                bug: Some(bug.to_owned()),
-                ..directory.scene(arguments, peer)
-            })
-            .collect();
-        let recordings = sweep::record(&scenes, &workloads(arguments), arguments.seed)?;
-        let cases = cases(arguments, &recordings);
-        let count = cases.len();
-        let cases = sweep::sample(cases, count, arguments.seed);
-        // Both bugs are in what processes do with shared words.
-        let (mut likely, others): (Vec<_>, Vec<_>) =
-            cases.into_iter().partition(CaseId::is_at_shared_word);
-        likely.extend(others);
-        let cases = likely;
-        let honest_directory = Directory::new(arguments.jobs)?;
-        let honest = honest_directory.scene(arguments, peer);
-        // Whether a case passes without the bug, so that nothing else was found.
-        let passes = |case: &CaseId| -> Result<bool, Failure> {
-            let mut bystanders = super::bystanders::Bystanders::start(&honest)?;
-            let recording = recordings
-                .iter()
-                .find(|recording| recording.script.name == case.workload)
-                .ok_or_else(|| Failure::new("no recording"))?;
-            let tried = sweep::try_case(&honest, recording, case, &mut bystanders)?;
-            Ok(matches!(tried.verdict, CaseVerdict::Passed))
-        };
-        let found = Mutex::new((0, None));
-        let end = Some(started + HUNT_LIMIT);
-        sweep::try_all(&scenes, &recordings, &cases, end, |tried| {
-            let Ok(mut found) = found.lock() else {
-                return Next::Stop;
-            };
-            found.0 += 1;
-            match tried.verdict {
-                CaseVerdict::Failed { violations, .. } if passes(&tried.case).unwrap_or(false) => {
-                    found.1.get_or_insert((tried.case, violations));
-                    Next::Stop
-                }
-                _ => Next::Continue,
-            }
-        })?;
-        let (tried, found) = found.into_inner().unwrap_or_default();
-        let taken = started.elapsed().as_secs_f64();
-        match found {
-            Some((case, violations)) => {
-                println!("{bug}: found after {taken:.0} s by case {tried} of {count}: {case}");
-                violations.iter().for_each(|text| println!("    {text}"));
-            }
-            None => {
-                println!("{bug}: NOT found in {taken:.0} s by {tried} of {count} cases");
-                are_found = false;
-            }
-        }
-    }
-    Ok(are_found)
 }
 
 fn summary(arguments: &Arguments, counts: &Counts, wanted: usize, taken: Duration) {

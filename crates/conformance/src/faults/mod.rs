@@ -1,8 +1,8 @@
 //! Faults at every step: processes of a workload are killed, stopped, or made to fail a system call, at
 //! each of their steps.
 //!
-//! A *step* is a system call (`calls` lists them) or a store to shared memory (the library's feature
-//! `fault-steps` announces each). The workers install a seccomp filter (`filter`) that hands each step
+//! A *step* is a system call (`calls` lists them) or a store to shared memory (a library built with
+//! `--cfg fault_steps` announces each). The workers install a seccomp filter (`filter`) that hands each step
 //! to the supervisor (`stage`), which grants one at a time: it holds the *baton*. So a workload
 //! (`workload`) runs in the order that a seed chooses, and a case (`step::CaseId`) is played again by
 //! its name. `play` judges what the survivors do; `sweep` lists and plays all cases.

@@ -114,15 +114,6 @@ pub(super) struct CaseId {
     pub(super) fault: Fault,
 }
 
-impl CaseId {
-    /// Returns whether a process ends or stops just before it writes a shared word, or wakes who sleeps
-    /// there.
-    pub(super) fn is_at_shared_word(&self) -> bool {
-        matches!(self.fault, Fault::Kill | Fault::Stop)
-            && matches!(self.step.call, "store" | "futex_wake")
-    }
-}
-
 impl fmt::Display for CaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -57,15 +57,11 @@ impl Worker {
         device: &str,
         directory: &Path,
         is_filtered: bool,
-        bug: Option<&str>,
     ) -> Result<Self, Failure> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(program);
         command.arg(device).arg(directory);
         command.env("RUST_BACKTRACE", "0");
-        if let Some(bug) = bug {
-            command.env("CROSSHANDLE_PLANTED_BUG", bug);
-        }
         if is_filtered {
             command.env(filter::VARIABLE, "1");
         }

@@ -149,10 +149,6 @@ impl Slot {
                 .is_ok()
             {
                 self.record_finished(last);
-                #[cfg(feature = "planted-bugs")]
-                if crate::platform::is_planted("lost-wake-up") {
-                    continue;
-                }
                 wake_sleepers(word, current);
             }
         }

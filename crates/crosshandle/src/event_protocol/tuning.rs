@@ -19,7 +19,7 @@ pub(super) const POLLS_PER_CLOCK_READ: u32 = 64;
 /// Longest sleep of a waiter before it polls the word and checks whether the awaited process is
 /// alive. It limits how late a waiter notices an unreported death, or a signal whose wake a hostile
 /// peer suppresses. In the fault harness it is so long that a missing wake-up shows.
-pub(super) const LIVENESS_INTERVAL: Duration = match cfg!(feature = "fault-steps") {
+pub(super) const LIVENESS_INTERVAL: Duration = match cfg!(fault_steps) {
     false => Duration::from_millis(40),
     true => Duration::from_secs(3),
 };
@@ -42,7 +42,7 @@ pub(super) const LONGEST_STEP: Duration = Duration::from_millis(1);
 /// Time between two sweeps over an await set. A sweep wakes the thread, which costs about 50 µs, or
 /// 0.1 % of a core with this value. The interval limits how late a suppressed wake and an
 /// unreported death are noticed.
-pub(super) const SWEEP_INTERVAL: Duration = match cfg!(feature = "fault-steps") {
+pub(super) const SWEEP_INTERVAL: Duration = match cfg!(fault_steps) {
     false => Duration::from_millis(160),
     true => Duration::from_secs(3),
 };

@@ -30,7 +30,6 @@ use super::tuning::RETRY_INTERVAL;
 use crate::error::{Error, Result};
 use crate::os::descriptor_table::{self, PrivateTable};
 use crate::os::fork::{Birth, PerProcess};
-use crate::os::is_planted;
 use crate::os::lock::{self, LockKind};
 use crate::os::socket::{self, FEW_DESCRIPTORS, Received};
 use crate::sync::{Deadline, Mutex};
@@ -307,7 +306,6 @@ fn serve(socket: &OwnedFd) {
         let served = catch_unwind(AssertUnwindSafe(|| serve_one(socket, &mut held)));
         let is_over = match served {
             Ok(is_over) => is_over,
-            Err(panic) if is_planted("finding-16") => std::panic::resume_unwind(panic),
             // The thread still holds its locks, and the waiting caller gets a reply.
             Err(_) => answer(socket, Err(Errno::IO)),
         };

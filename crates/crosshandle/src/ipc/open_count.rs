@@ -17,14 +17,6 @@ const KIND_BITS: u64 = 3;
 /// change, and the result is `false`.
 #[inline]
 pub(crate) fn try_open(count: &AtomicU32, generation: &AtomicU64, expected: u64) -> bool {
-    #[cfg(feature = "planted-bugs")]
-    if crate::platform::is_planted("early-reuse") {
-        let is_current = generation.load(Ordering::SeqCst) == expected;
-        if is_current {
-            count.fetch_add(1, Ordering::SeqCst);
-        }
-        return is_current;
-    }
     count.fetch_add(1, Ordering::SeqCst);
     if generation.load(Ordering::SeqCst) == expected {
         return true;

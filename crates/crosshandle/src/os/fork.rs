@@ -11,7 +11,6 @@
 //! above. A peer that connects to such a child learns of the exporter's death from its liveness
 //! lock, which a child does not inherit.
 
-use super::is_planted;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{DupFlags, dup3};
 use std::mem::ManuallyDrop;
@@ -31,8 +30,6 @@ pub(crate) fn watch_forks() {
     if IS_WATCHING.load(Ordering::Relaxed) || IS_WATCHING.swap(true, Ordering::Relaxed) {
         return;
     }
-    // The first call reads the environment, which is not allowed in the handler.
-    is_planted("");
     // SAFETY: the handler stores to atomics and makes system calls, which a forked child may do.
     let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     if result != 0 {
@@ -43,9 +40,7 @@ pub(crate) fn watch_forks() {
 /// Runs in a forked child, in which no other thread exists.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    if !is_planted("finding-10") {
-        KEPT.replace_all();
-    }
+    KEPT.replace_all();
 }
 
 /// Returns whether this process is a child made by `fork` without `exec`. Such a child has copies

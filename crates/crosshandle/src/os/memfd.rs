@@ -1,6 +1,5 @@
 //! Anonymous memory with a descriptor, by memfd_create(2).
 
-use super::is_planted;
 use super::mapping::page_size;
 use crate::error::Error;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -58,7 +57,7 @@ pub(crate) fn failed(operation: &'static str, bytes: usize) -> impl Fn(Errno) ->
 /// Rejects a size above RLIMIT_FSIZE, for which the kernel would send SIGXFSZ and end the process.
 fn check_size(len: u64) -> Result<(), Errno> {
     match getrlimit(Resource::Fsize).current {
-        Some(limit) if len > limit && !is_planted("finding-6") => Err(Errno::FBIG),
+        Some(limit) if len > limit => Err(Errno::FBIG),
         _ => Ok(()),
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn is_nobody(uid: u32) -> bool {
     const USUAL_OVERFLOW_UID: u32 = 65534;
     let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
     let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
-    if uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) || super::is_planted("finding-9") {
+    if uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) {
         return false;
     }
     // The result is not cached, because a process may enter another namespace, whose map is written

@@ -10,7 +10,6 @@ use super::background::contain;
 use super::tuning::DISPOSER_IDLE;
 use crate::observe::Limit;
 use crate::os::fork::{Birth, KeptFromChildren, PerProcess};
-use crate::os::is_planted;
 use crate::os::memfd;
 use crate::os::socket::{self, Guard};
 use crate::sync::{Condvar, Mutex};
@@ -123,9 +122,6 @@ impl AsFd for PeerDescriptor {
 impl Drop for PeerDescriptor {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            if is_planted("finding-2") {
-                return;
-            }
             dispose(file);
         }
     }

@@ -22,7 +22,7 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(8);
 /// interval at which waiters look by themselves, so that a wake-up that nobody sends shows.
 const PROMPT: Duration = Duration::from_millis(1_500);
 /// Longest time until a waiter knows if the process that would have woken it was killed just then:
-/// waiters look by themselves every 3 s in builds with `fault-steps`.
+/// waiters look by themselves every 3 s in builds with `--cfg fault_steps`.
 const BY_ITSELF: Duration = Duration::from_millis(5_000);
 /// Longest time until all threads sleep after a command.
 const QUIET: Duration = Duration::from_millis(100);
@@ -41,8 +41,6 @@ pub(super) struct Scene {
     pub(super) program: PathBuf,
     pub(super) device: String,
     pub(super) directory: PathBuf,
-    /// The planted bug that the library's build for it turns on.
-    pub(super) bug: Option<String>,
 }
 
 impl Scene {
@@ -57,17 +55,8 @@ impl Scene {
         names: BTreeSet<char>,
         is_filtered: bool,
     ) -> Result<Vec<Worker>, Failure> {
-        let (program, bug) = (&self.program, self.bug.as_deref());
-        let start = |name| {
-            Worker::start(
-                name,
-                program,
-                &self.device,
-                &self.directory,
-                is_filtered,
-                bug,
-            )
-        };
+        let program = &self.program;
+        let start = |name| Worker::start(name, program, &self.device, &self.directory, is_filtered);
         let mut workers: Vec<_> = names.into_iter().map(start).collect::<Result<_, _>>()?;
         for worker in &mut workers {
             worker.meet(is_filtered)?;

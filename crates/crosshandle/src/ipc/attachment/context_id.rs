@@ -2,7 +2,6 @@
 
 use crate::handle::Fields;
 use crate::ipc::broker::Route;
-use crate::os::is_planted;
 use std::hash::{Hash, Hasher};
 
 /// A context of any process, with the route by which it is asked: its exporter or its holder.
@@ -31,10 +30,7 @@ impl ContextId {
     pub(crate) fn by(fields: &Fields, route: Route) -> Self {
         Self {
             route,
-            exporter: match is_planted("finding-8") {
-                true => 0,
-                false => fields.exporter,
-            },
+            exporter: fields.exporter,
             context: fields.context,
         }
     }

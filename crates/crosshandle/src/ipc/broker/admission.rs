@@ -13,7 +13,6 @@ use crate::ipc::tuning::{
     MAX_ATTACHED_PART, MAX_ATTACHED_PART_OF_STRANGER, MAX_RESERVED_DESCRIPTORS, MAX_RESERVED_PART,
     MAX_UNATTACHED, MAX_UNATTACHED_OF_STRANGER, MAX_UNATTACHED_REQUESTS, UNATTACHED_TIME,
 };
-use crate::os::is_planted;
 use crate::sync::HashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -120,9 +119,7 @@ impl<C> Admission<C> {
     ) -> Verdict<C> {
         let is_stranger = uid != self.own_uid;
         let theirs = self.count_unattached(uid);
-        let verdict = if is_planted("finding-5") {
-            Verdict::Welcome
-        } else if is_stranger && theirs >= MAX_UNATTACHED_OF_STRANGER {
+        let verdict = if is_stranger && theirs >= MAX_UNATTACHED_OF_STRANGER {
             self.take_oldest(|other| other == uid)
         } else if self.unattached.len() < MAX_UNATTACHED && limits.has_room(descriptor) {
             Verdict::Welcome

@@ -3,7 +3,7 @@
 
 use super::address::SOCKET_DIR_VARIABLE;
 use crate::error::{Error, Result};
-use crate::os::{is_planted, process};
+use crate::os::process;
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -137,11 +137,7 @@ impl SocketDirectory {
         let around = fs::open(around, FLAGS, Mode::empty())?;
         // An existing directory is opened even if this user could not create it.
         let made = fs::mkdirat(&around, name, Mode::from_raw_mode(mode));
-        let no_follow = match is_planted("finding-11") {
-            true => OFlags::empty(),
-            false => OFlags::NOFOLLOW,
-        };
-        match fs::openat(&around, name, FLAGS | no_follow, Mode::empty()) {
+        match fs::openat(&around, name, FLAGS | OFlags::NOFOLLOW, Mode::empty()) {
             Err(Errno::NOENT) => Err(made.err().unwrap_or(Errno::NOENT)),
             Err(errno @ (Errno::LOOP | Errno::NOTDIR)) => {
                 let link = fs::statat(&around, name, AtFlags::SYMLINK_NOFOLLOW)?;

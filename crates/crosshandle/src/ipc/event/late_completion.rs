@@ -28,7 +28,6 @@ use crate::ipc::tuning::{
     LATE_BATCH, LATE_COMPLETION_INTERVAL, LATE_ROUND_WAIT, MAX_LATE_SIGNALS, MAX_LATE_WORDS,
 };
 use crate::os::fork::PerProcess;
-use crate::os::is_planted;
 use crate::platform;
 use crate::platform::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
@@ -132,9 +131,6 @@ pub(super) fn complete_later(core: &EventCore, ticket: Ticket, failure: Option<F
 /// Fails if an event has the maximum number of late signals.
 #[cold]
 pub(super) fn check_limit(core: &EventCore) -> Result<()> {
-    if is_planted("finding-7") {
-        return Ok(());
-    }
     let late = LATE.lock();
     let event = late.events.get(&key(core));
     match event.is_some_and(|event| event.unfinished >= MAX_LATE_SIGNALS) {

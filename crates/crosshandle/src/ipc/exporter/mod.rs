@@ -25,7 +25,7 @@ use crate::event_protocol::{Liveness, Owner};
 use crate::handle::HandleKind;
 use crate::observe::{self, ExportedObject};
 use crate::os::fork::Birth;
-use crate::os::{is_planted, process};
+use crate::os::process;
 use crate::sync::{HashMap, Mutex, MutexGuard};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
@@ -265,13 +265,7 @@ impl Exporter {
     /// Returns whether a record still has this generation.
     fn is_current(&self, record: Record) -> bool {
         let generation = self.catalog.generation(record.index);
-        generation.is_some_and(|now| {
-            let now = now.load(Ordering::SeqCst);
-            match is_planted("finding-12") {
-                true => now as u32 == record.generation as u32,
-                false => now == record.generation,
-            }
-        })
+        generation.is_some_and(|now| now.load(Ordering::SeqCst) == record.generation)
     }
 
     /// Returns an object's credential for an access, and makes it if necessary. The caller has

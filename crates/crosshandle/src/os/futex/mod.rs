@@ -9,7 +9,6 @@ mod sleep_set;
 pub(crate) use doorbell::{Doorbell, doorbell_bytes};
 pub(crate) use sleep_set::SleepSet;
 
-use super::is_planted;
 use super::tuning::POLL_INTERVAL;
 use crate::os::fork::PerProcess;
 use rustix::io::Errno;
@@ -41,7 +40,6 @@ fn upper(word: &AtomicU64) -> &AtomicU32 {
 /// (`FUTEX_REQUEUE`). It can also wait there for a lock with priority inheritance, and then the
 /// kernel refuses to wake the word (`EINVAL`). The timeout still applies.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
-    let limit = planted(limit);
     // After every outcome (woken, changed, timed out, interrupted) the caller looks again.
     let _ = futex::wait_bitset(
         upper(word),
@@ -96,7 +94,6 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
 /// Sleeps on a word and on others, each with its expected upper half, like [`sleep`]. The others
 /// are given by address. If one of them is no longer mapped, the function returns after a while.
 fn sleep_at(first: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) {
-    let limit = planted(limit);
     if others.len() < WAITV_MAX {
         let first = (ptr::from_ref(first.0).addr(), first.1);
         let waits = Vec::from_iter(iter::once(&first).chain(others).map(|(word, expected)| {
@@ -124,15 +121,6 @@ fn sleep_at(first: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) 
     // The kernel is older than 5.16, or there are more words than it can watch at once.
     let (word, expected) = first;
     sleep(word, expected, limit.min(POLL_INTERVAL));
-}
-
-/// Returns the limit of a sleep, or a very long one if the bug without sleep limits is planted.
-fn planted(limit: Duration) -> Duration {
-    match is_planted("finding-3") {
-        // This is longer than any test waits, but not forever.
-        true => Duration::from_secs(30),
-        false => limit,
-    }
 }
 
 /// Returns the time at which `limit` has passed, on the clock that these system calls use.

@@ -1,9 +1,7 @@
 //! Messages with and without descriptors.
 
 use super::{Guard, look, wait_until};
-use crate::os::is_planted;
 use crate::os::lock::last_error;
-use crate::os::tuning::MAX_SOCKET_TIMEOUT;
 use crate::sync::Deadline;
 use rustix::event::PollFlags;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -124,10 +122,6 @@ pub(crate) fn receive_until<D: From<OwnedFd>>(
     deadline: Deadline,
 ) -> Result<Received<Granted<D>>, Errno> {
     loop {
-        let deadline = match is_planted("finding-14") {
-            true => Deadline::after(MAX_SOCKET_TIMEOUT),
-            false => deadline,
-        };
         wait_until(stream.as_fd(), PollFlags::IN, deadline)?;
         match receive_now(stream.as_fd(), buffer, most) {
             Err(Errno::AGAIN | Errno::INTR) => {}

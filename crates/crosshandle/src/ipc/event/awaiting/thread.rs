@@ -35,12 +35,12 @@ impl Sleeps for WordSleeps {
     }
 }
 
-#[cfg(feature = "fault-steps")]
+#[cfg(fault_steps)]
 fn std_word(word: &AtomicU64) -> &std::sync::atomic::AtomicU64 {
     word.word()
 }
 
-#[cfg(not(feature = "fault-steps"))]
+#[cfg(not(fault_steps))]
 fn std_word(word: &AtomicU64) -> &AtomicU64 {
     word
 }
