@@ -253,7 +253,8 @@ impl<S: Subject, W> AwaitSet<S, W> {
         self.attend(address, false, sleeps);
     }
 
-    /// Looks at every word. The caller calls it after an event that changes no word.
+    /// Looks at every word. The caller uses it when something happened that changes no word, such
+    /// as a death.
     pub(crate) fn look_at_all(&mut self, sleeps: &mut impl Sleeps) {
         for address in Vec::from_iter(self.words.keys().copied()) {
             self.attend(address, false, sleeps);

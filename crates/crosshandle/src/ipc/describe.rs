@@ -33,7 +33,7 @@ pub(crate) struct Label {
     pub(crate) backend: String,
 }
 
-/// Counters of events in a context.
+/// Counters of what has happened in a context.
 #[derive(Default)]
 pub(super) struct Counts {
     /// Shared with the context's queues.

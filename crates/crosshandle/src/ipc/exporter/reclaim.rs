@@ -40,7 +40,7 @@ impl Exporter {
         }
         let mut records = self.records();
         if records.is_moved(record.index) {
-            // Its handles stay valid, because the holder replies for them. The record number is
+            // Its handles stay valid, because the holder serves the memory. The record number is
             // therefore never reused.
             drop(records);
             match self.defers_reclaim {

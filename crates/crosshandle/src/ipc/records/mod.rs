@@ -1,4 +1,4 @@
-//! Records of a context, which are the numbers by which importers know its objects.
+//! Records of a context: the numbers by which importers know its objects.
 
 mod pieces;
 

@@ -1,4 +1,4 @@
-//! Doorbells, by which a thread sleeps on any number of words in one range of shared memory.
+//! Doorbells, which let a thread sleep on any number of words in one range of shared memory.
 //!
 //! The thread sleeps on the doorbell of the memory. A thread that wakes the sleepers of a word
 //! there also records the word in a log behind the memory, and rings. The listener thus learns

@@ -1,5 +1,5 @@
-//! Clients, which are importers' connections on the exporter's side. Their requests arrive here,
-//! and so does the hang-up of a dead importer.
+//! Clients are importers' connections on the exporter's side. Their requests arrive here, and so
+//! does the hang-up of a dead importer.
 
 mod under_way;
 
