@@ -364,7 +364,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
                 && first.is_registered(sleep.before)
             {
                 sleep.watch_owner(&first);
-                // The wake that follows the mark may have come before the sleep began.
+                // The wake by `mark_device_signals` may have come before the sleep began.
                 if first.slot.is_device_signalled() {
                     self.add_of_device(address);
                 }
@@ -407,7 +407,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         let number = first.number;
         let token = self.next_token;
         sleeps.begin(token, first.word(), before);
-        // A later mark ends the sleep.
+        // If devices begin to signal the event later, that ends the sleep.
         let is_device_signalled = first.slot.is_device_signalled();
         word.sleep = Some(Sleep {
             token,

@@ -302,7 +302,7 @@ impl Slot {
 
     /// Returns the greatest number up to which all signals have finished.
     pub(crate) fn completed(&self) -> u64 {
-        // `issued` is read first, because the words can only advance until they are read.
+        // `issued` is read first. By the time the words are read, they can only have advanced.
         let issued = self.load_issued();
         if issued.is_complete() {
             return issued.number();

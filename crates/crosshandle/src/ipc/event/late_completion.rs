@@ -204,7 +204,7 @@ fn forget(role: usize) {
     } else {
         drop(late);
     }
-    // The lock is released before, because the drop may free the last of the event's memory.
+    // The lock is released first, because the drop may free the last of the event's memory.
     drop(ended);
 }
 

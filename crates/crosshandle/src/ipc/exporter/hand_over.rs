@@ -107,7 +107,7 @@ impl Exporter {
             open_count::end_generation(generation);
         }
         let export = self.records().take_export(credential.record.index);
-        // The lock is released before, because this may be the last descriptor of the memory.
+        // The lock is released first, because this may be the last descriptor of the memory.
         drop(export);
     }
 }

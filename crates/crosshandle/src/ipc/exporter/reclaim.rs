@@ -85,7 +85,7 @@ impl Exporter {
         if exported && !is_open {
             observe::reclaimed(self.number, record.index);
         }
-        // The lock is released before, because dropping either may call a driver or retire other
+        // The lock is released first, because dropping either may call a driver or retire other
         // objects.
         if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
             let openers = Arc::new(self.openers());

@@ -193,7 +193,7 @@ pub(super) struct ExportedEvent {
 }
 
 impl ExportedEvent {
-    /// Returns the parts that few events have: an own arena and a native mirror.
+    /// Returns the parts that few events have: an arena of its own and a native mirror.
     #[cold]
     pub(super) fn boxed(
         isolated: Option<Arc<EventArena>>,

@@ -35,8 +35,8 @@ const MAX_ENTRIES: usize = 4096;
 /// Minimum number of entries.
 const MIN_ENTRIES: usize = 16;
 
-/// Returns the number of bytes behind memory for its doorbell, if usually at most `sleeps` sleeps
-/// are active there.
+/// Returns the size in bytes of the doorbell that follows memory in which usually at most `sleeps`
+/// sleeps are active.
 pub(crate) const fn doorbell_bytes(sleeps: usize) -> usize {
     (ENTRIES_AT + entries(sleeps)) * WORD
 }

@@ -221,7 +221,7 @@ impl Client {
     /// Hangs up an unattached client, and removes it.
     fn dismiss(&self) {
         self.hang_up();
-        // The lock is released before, because this may drop the last reference to the client.
+        // The lock is released first, because this may drop the last reference to the client.
         let watch = self.watch.lock().take();
         drop(watch);
     }
