@@ -99,7 +99,7 @@ impl Parts {
         &self.held.label
     }
 
-    /// Returns `true` if the process that restored the memory could have restored other bytes.
+    /// Returns `true` if the memory was restored by a process that could have changed its bytes.
     fn is_unverified(&self) -> bool {
         self.held
             .recovered
