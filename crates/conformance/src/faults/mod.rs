@@ -14,6 +14,9 @@
 //! allocator's own calls are no steps, for they depend on the moment; timers still fire in real
 //! time, so that a case may be reached in another order of the *other* threads.
 
+/// Exit code of a program that saw a promise broken.
+pub const BROKEN_PROMISE: u8 = 3;
+
 mod bystanders;
 mod calls;
 mod command;

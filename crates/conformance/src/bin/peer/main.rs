@@ -4,6 +4,9 @@
 //! command, words and `key=value` options. It answers each with its number and `ok WORDS…` or `err
 //! KIND MESSAGE`. A request with an `&` before its number is executed in a thread of its own; then
 //! the line `begun THREAD` comes first.
+//!
+//! `crosshandle-peer write MODEL BYTE [claim]` and `crosshandle-peer follow MODEL BYTE` are programs of their own: they
+//! update a model in place, and read it meanwhile.
 
 mod awaited;
 mod diversion;
@@ -12,6 +15,7 @@ mod filter;
 mod graphs;
 mod kernels;
 mod memory;
+mod models;
 mod physical;
 mod process;
 mod queues;
@@ -47,7 +51,12 @@ fn main() -> ExitCode {
         eprintln!("starting a program: {error}");
         return ExitCode::FAILURE;
     }
-    let state = Arc::new(PeerState::new(device, arguments.next()));
+    let rest: Vec<_> = arguments.collect();
+    let words = [&[device.clone()], &rest[..]].concat();
+    if let Some(code) = models::run(&words) {
+        return code;
+    }
+    let state = Arc::new(PeerState::new(device, rest.into_iter().next()));
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let (own_thread, line) = match line.strip_prefix('&') {
             Some(rest) => (true, rest.to_owned()),
