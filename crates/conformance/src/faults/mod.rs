@@ -14,9 +14,6 @@
 //! allocator's own calls are no steps, for they depend on the moment; timers still fire in real
 //! time, so that a case may be reached in another order of the *other* threads.
 
-/// Exit code of a program that saw a promise broken.
-pub const BROKEN_PROMISE: u8 = 3;
-
 mod bystanders;
 mod calls;
 mod command;
@@ -34,3 +31,4 @@ mod workload;
 pub use command::{run, run_soak};
 pub use filter::install_if_asked;
 pub use gpu_deaths::run as run_gpu_deaths;
+pub use play::programs::run_model_program;

@@ -15,7 +15,6 @@ mod filter;
 mod graphs;
 mod kernels;
 mod memory;
-mod models;
 mod physical;
 mod process;
 mod queues;
@@ -52,8 +51,11 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let rest: Vec<_> = arguments.collect();
-    let words = [&[device.clone()], &rest[..]].concat();
-    if let Some(code) = models::run(&words) {
+    let words: Vec<_> = std::iter::once(&device)
+        .chain(&rest)
+        .map(String::as_str)
+        .collect();
+    if let Some(code) = crosshandle_conformance::faults::run_model_program(&words) {
         return code;
     }
     let state = Arc::new(PeerState::new(device, rest.into_iter().next()));

@@ -8,10 +8,12 @@
 //! many descriptors as before. A victim that was only stopped, or whose call was only interrupted,
 //! must succeed.
 
+mod models;
 mod updates;
 
+pub use models::run_model_program;
+
 use crate::failure::Failure;
-use crate::faults::BROKEN_PROMISE;
 use crate::faults::calls::{self, Call};
 use crate::faults::filter;
 use crate::faults::worker::listener;
@@ -30,6 +32,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+/// Exit code of a program that saw a promise broken.
+const BROKEN_PROMISE: u8 = 3;
 /// The longest time of one command, whatever happens to the victim.
 const LIMIT: Duration = Duration::from_secs(40);
 /// The time after which a stopped victim is continued: longer than all waits of a program that

@@ -3,9 +3,9 @@
 //! The model has one tensor, `t`, of bytes. A writer fills it with one byte, so a reading with two different
 //! bytes is a mixture.
 
+use super::BROKEN_PROMISE;
+use crate::harness::slowdown;
 use crosshandle::holder::ClaimOptions;
-use crosshandle_conformance::faults::BROKEN_PROMISE;
-use crosshandle_conformance::slowdown;
 use crosshandle_store::{Error, Model, OpenOptions, Result, Store};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -23,10 +23,9 @@ const READER_LIMIT: Duration = Duration::from_secs(30);
 /// Pause of a reader after an error that may pass.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Runs `write MODEL BYTE [claim]` or `follow MODEL BYTE`; `None` if the words are neither.
-pub(crate) fn run(words: &[String]) -> Option<ExitCode> {
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    let (result, what) = match words[..] {
+/// Runs `write MODEL BYTE [claim]` or `follow MODEL BYTE`. Returns `None` if the words are neither.
+pub fn run_model_program(words: &[&str]) -> Option<ExitCode> {
+    let (result, what) = match *words {
         ["write", model, byte] => (write(model, byte.parse().ok()?, false), "write"),
         ["write", model, byte, "claim"] => (write(model, byte.parse().ok()?, true), "write"),
         ["follow", model, byte] => (follow(model, byte.parse().ok()?), "follow"),
