@@ -97,7 +97,8 @@ fn wait(process: &Process, opens: &Opens, number: u64) -> Result<(), WaitError> 
     result
 }
 
-/// Starts an importer that is killed after some steps, and the exporter's reaction to its end.
+/// Starts an importer that is killed after some steps, and a thread that then does the exporter's
+/// work.
 fn start_mortal(
     world: &World,
     opens: &Arc<Opens>,

@@ -1,5 +1,4 @@
-//! The state of a native mirror, which is a driver's own event that is signalled along with one of
-//! ours.
+//! The state of a native mirror: a driver's own event that is signalled along with one of ours.
 //!
 //! A driver's event knows only its latest signal. A queue may wait for the driver's event in place
 //! of number *n* while its latest signal is that of *n*. The word `mirror` holds that number. It

@@ -28,8 +28,7 @@ pub(super) fn step() -> bool {
         Fate::Immortal => true,
         Fate::Mortal(0) => {
             FATE.with(|fate| fate.set(Fate::Dead));
-            // This is not a panic, because neither the hook nor the checker may treat it as a
-            // failure.
+            // A panic would run the hook and look like a failure to the checker.
             resume_unwind(Box::new(Killed))
         }
         Fate::Mortal(steps) => {

@@ -126,7 +126,8 @@ fn sleep_at(first: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) 
     sleep(word, expected, limit.min(POLL_INTERVAL));
 }
 
-/// Returns the limit of a sleep, or a very long one if the bug without sleep limits is planted.
+/// Returns `limit`, or a very long time if the planted bug that removes the limits of sleeps is
+/// active.
 fn planted(limit: Duration) -> Duration {
     match is_planted("finding-3") {
         // This is longer than any test waits, but not forever.
