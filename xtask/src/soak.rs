@@ -12,6 +12,8 @@ use crate::workspace::Workspace;
 
 /// The harness's programs.
 const PROGRAMS: [&str; 3] = ["conformance", "crosshandle-peer", "crosshandle"];
+/// Number of cases that the samples play at a time. They mostly wait, so this may exceed the number of processors.
+const JOBS: &str = "6";
 /// Cases of the sample on Level Zero.
 const LEVEL_ZERO_CASES: &str = "80";
 /// Minutes after which it ends, however many are left.
@@ -84,9 +86,9 @@ pub(crate) fn harness(workspace: &Workspace, words: &[&str]) -> Command {
 /// Plays the fixed sample of faults at every step on the host.
 pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     build(workspace)?;
-    let command = harness(workspace, &["faults", "--sample", "--jobs", "2"]);
+    let command = harness(workspace, &["faults", "--sample", "--jobs", JOBS]);
     Step::new(workspace, "faults at every step", command).run_noting(last_line)?;
-    let words = ["faults", "--programs", "--sample", "--jobs", "2"];
+    let words = ["faults", "--programs", "--sample", "--jobs", JOBS];
     let command = harness(workspace, &words);
     Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)
 }
@@ -101,7 +103,7 @@ pub(crate) fn sample_on_level_zero(workspace: &Workspace, loader: &Path) -> Resu
         "faults",
         "--sample",
         "--jobs",
-        "2",
+        JOBS,
         "--device",
         "level_zero:0",
     ];

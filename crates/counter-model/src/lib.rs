@@ -6,11 +6,13 @@
 //! files* against their own platforms. On such a platform, a checker decides which process runs
 //! next:
 //!
-//! | program | checker | purpose |
-//! |---|---|---|
-//! | `tests/interleavings` | shuttle, with many random and PCT schedules that are the same on every run | finds all faults in the list below |
-//! | `tests/spinning` | shuttle, with waiters that spin before they sleep | finds lost wake-ups and early releases, without deaths |
-//! | `tests/orderings` | loom, with all executions of small scenarios up to some preemptions | finds data that is not visible after a wait, and failures that are reported as successes |
+//! - `tests/interleavings` runs under shuttle, with many random and PCT schedules that are the same
+//!   on every run. It finds all faults in the list below.
+//! - `tests/spinning` runs under shuttle, with waiters that spin before they sleep. It finds lost
+//!   wake-ups and early releases, without deaths.
+//! - `tests/orderings` runs under loom, with all executions of small scenarios up to some
+//!   preemptions. It finds data that is not visible after a wait, and failures that are reported as
+//!   successes.
 //!
 //! The program `interleavings` finds these faults:
 //!

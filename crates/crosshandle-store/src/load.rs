@@ -185,7 +185,7 @@ impl Loaded {
         })
     }
 
-    /// Copies memory that the device can access, with the device.
+    /// Lets the device copy tensors that it can access.
     pub(crate) fn copy(
         store: &Store,
         device: &str,
@@ -287,8 +287,8 @@ pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory>
     }
     let len = usize::try_from(source.bytes)
         .map_err(|_| Error::Invalid("the tensors have more bytes than can be addressed".into()))?;
-    // Populated now, so that a model that is too large is refused instead of ending this process
-    // later.
+    // Populate the memory now, so that a model that is too large is an error instead of ending this
+    // process later.
     Ok(context.allocate_with(AllocationOptions::new(len).populate(true))?)
 }
 

@@ -99,7 +99,7 @@ impl Parts {
         &self.held.label
     }
 
-    /// Returns `true` if the process that restored the memory could have restored other bytes.
+    /// Returns `true` if the memory was restored by a process that could have changed its bytes.
     fn is_unverified(&self) -> bool {
         self.held
             .recovered
@@ -111,7 +111,7 @@ impl Parts {
         Ok(store.holder_until(deadline).back_up(&self.held)?)
     }
 
-    /// Opens the model as a reader does, before its memory gets another name.
+    /// Checks that readers can open the model, before its memory gets another name.
     pub(crate) fn check_readable(&self, store: &Store, expected: Hash) -> Result<()> {
         let (name, data) = (self.name(), &self.data);
         check_opened(store, name, data, &self.listing, &self.state, expected)

@@ -70,7 +70,7 @@ use Stopped::{Holder as TheHolder, HolderAndSuccessor as Both, Successor, Writer
 /// A call with a timeout.
 struct Row<'a> {
     name: &'static str,
-    /// The processes whose stop lets the call end only by its timeout.
+    /// If one of these processes is stopped, the call can end only by its timeout.
     needs: &'static [Stopped],
     call: Box<dyn FnOnce() -> Result<(), Error> + Send + 'a>,
 }

@@ -55,7 +55,7 @@ impl Opens {
     }
 }
 
-/// The creator's knowledge of the other processes.
+/// What the creator knows about its peers.
 struct Maker<'a> {
     slot: &'a Slot,
     ledger: &'a Ledger,
@@ -97,7 +97,8 @@ fn wait(process: &Process, opens: &Opens, number: u64) -> Result<(), WaitError> 
     result
 }
 
-/// Starts an importer that is killed after some steps, and the exporter's reaction to its end.
+/// Starts an importer that is killed after some steps, and a thread that then does the exporter's
+/// work.
 fn start_mortal(
     world: &World,
     opens: &Arc<Opens>,

@@ -91,7 +91,7 @@ fn values_of_the_future() {
     check(1500, || future_values(0));
 }
 
-/// A failed signal has failed for every process, and its neighbours on the word have not.
+/// A failed signal is reported as failed to every process, and its neighbours on the word are not.
 pub(crate) fn failures(start: u64) {
     let world = World::starting_at(start);
     let word = world.number(1) % 7;

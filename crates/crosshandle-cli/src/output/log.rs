@@ -19,7 +19,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the name of the format in arguments.
+    /// Returns the format's name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Text => "text",

@@ -85,7 +85,7 @@ pub(super) fn take_closed(most: usize) -> Vec<Deferred> {
     let closed = take_closed_among(&mut deferred, most);
     COUNT.store(deferred.len(), Ordering::Relaxed);
     drop(deferred);
-    // The lock is released before, because a subscriber may call this library.
+    // The lock is released first, because a subscriber may call this library.
     for one in &closed {
         observe::reclaimed(one.context, one.record);
     }

@@ -33,7 +33,7 @@ pub(crate) struct Label {
     pub(crate) backend: String,
 }
 
-/// Counters of events in a context.
+/// Counters of what has happened in a context.
 #[derive(Default)]
 pub(super) struct Counts {
     /// Shared with the context's queues.
@@ -189,7 +189,7 @@ impl Description<'_> {
                     .map(|(record, export)| (record, found(&export.object)))
                     .collect()
             };
-            // The lock is released before, so that other threads can take it.
+            // The lock is released first, so that other threads can take it.
             for (record, found) in found {
                 match found {
                     Found::Memory(particulars, access) => {

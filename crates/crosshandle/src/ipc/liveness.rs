@@ -1,4 +1,4 @@
-//! Liveness locks, which show other processes that this process is alive.
+//! Liveness locks show other processes that this process is alive.
 //!
 //! A liveness lock is a record lock ([`lock`]) on a byte of a file that other processes have too.
 //! The kernel treats all threads that share a descriptor table as one owner of locks. The locks
@@ -18,9 +18,9 @@
 //! A panic on the thread ends neither the thread nor a lock. The current request gets an error, and
 //! the thread keeps its locks. No lock is therefore lost while the process lives.
 //!
-//! If many bytes of one file are locked, the kernel walks a list at each query. This crate
-//! therefore has few files that many processes lock, and they are short-lived. The exception is the
-//! socket directory, which has one shared lock for each living exporter.
+//! If many bytes of one file are locked, the kernel walks a list at each query. Files that many
+//! processes lock are therefore few and short-lived in this crate. The socket directory has one
+//! lock for each living exporter, and all of these are shared locks, which do not conflict.
 //!
 //! If close_range(2) is missing (Linux before 5.9) or forbidden, the locks belong to the process as
 //! a whole ([`LivenessLocks::OfProcess`]). Then only one copy of this library may share a file with
@@ -225,7 +225,8 @@ impl ThreadLink {
 
     fn receive(&self) -> Result<(), Errno> {
         let mut answer = [0; ANSWER_BYTES];
-        // It waits without a deadline. Otherwise the next request would receive this reply.
+        // The wait has no deadline, because after a timeout the next request would receive this
+        // reply.
         let received = patiently(|| {
             socket::receive_until::<OwnedFd>(
                 &self.socket,

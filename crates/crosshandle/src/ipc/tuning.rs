@@ -72,8 +72,8 @@ pub(super) const MAX_WATCHED_PEERS: usize = 16;
 /// which takes about 2 ms. The limit bounds the delay of the first handle.
 pub(super) const MAX_SWEEP_LOOKS: usize = 4096;
 
-/// Maximum number of sockets that look dead and to which a new exporter tries to connect. It
-/// removes dead ones.
+/// Maximum number of apparently dead sockets that a new exporter probes by connecting to them. It
+/// removes those that refuse.
 pub(super) const MAX_SWEEP_PROBES: usize = 64;
 
 /// Age from which an unnamed socket is treated as left over by a killed process. A process that was

@@ -111,7 +111,7 @@ pub(crate) fn make_room(count: usize) {
     let _ = io::fcntl_dupfd_cloexec(&lowest, wanted);
 }
 
-/// Returns whether this process may fetch descriptor `number` of process `pid`, and whether it
+/// Returns whether this process may fetch descriptor `number` of process `pid`, and that descriptor
 /// refers to the same file as `file`.
 pub(crate) fn can_fetch(pid: u32, number: RawFd, file: impl AsFd) -> bool {
     let fetch = || -> Result<bool, Errno> {

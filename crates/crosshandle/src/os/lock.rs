@@ -11,7 +11,7 @@
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The kind of a lock, which says which other locks the same byte may have.
+/// The kind of a lock, which decides which other locks the same byte may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockKind {
     /// Excludes all other locks. Needs a writable descriptor.

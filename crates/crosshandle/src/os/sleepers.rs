@@ -1,8 +1,8 @@
 //! The sleeping threads of this process, what they wait for, and a way to wake them all at once.
 //!
 //! No sleeper depends on this module, because each has its own timeout ([`futex`](super::futex)).
-//! However, some events change no word, such as the end of a process that others wait for.
-//! [`wake_all`] then makes the sleepers look at once.
+//! However, the end of a process that others wait for may change no word. [`wake_all`] then makes
+//! the sleepers look at once.
 //!
 //! Each thread keeps its entries under its own lock, so sleepers do not contend.
 
@@ -153,7 +153,7 @@ pub(crate) fn wake_server() {
 }
 
 /// Wakes all sleepers of this process, so that they check whether they still have a reason to
-/// sleep. Called after an event that changes no word of the sleepers.
+/// sleep. Called when something happened that changes no word of the sleepers, such as a death.
 pub(crate) fn wake_all() {
     ALARMS.fetch_add(1, Ordering::SeqCst);
     wake_server();

@@ -268,7 +268,7 @@ impl Mailbox {
         platform::wake_all(&self.word);
     }
 
-    /// Reports an event that changes no word to the thread.
+    /// Notifies the thread of something that changes no word.
     pub(super) fn alarm(&self) {
         self.alarms.fetch_add(1, Ordering::SeqCst);
         self.wake();

@@ -1,4 +1,4 @@
-//! Deaths of processes between any two atomic operations. Shared memory stays as it is.
+//! Deaths of processes between any two atomic operations. Shared memory keeps its contents.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -28,8 +28,7 @@ pub(super) fn step() -> bool {
         Fate::Immortal => true,
         Fate::Mortal(0) => {
             FATE.with(|fate| fate.set(Fate::Dead));
-            // This is not a panic, because neither the hook nor the checker may treat it as a
-            // failure.
+            // A panic would run the hook and look like a failure to the checker.
             resume_unwind(Box::new(Killed))
         }
         Fate::Mortal(steps) => {

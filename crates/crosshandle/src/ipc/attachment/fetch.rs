@@ -303,7 +303,7 @@ where
             span: PieceSpan {
                 first: self.expected.next,
                 most: match most {
-                    // 0 stands for the maximum, which may have been requested already.
+                    // 0 stands for the maximum. A request that was sent ahead also has 0.
                     MAX_DESCRIPTORS.. => 0,
                     few => few as u8,
                 },

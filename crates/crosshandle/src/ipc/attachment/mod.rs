@@ -1,5 +1,5 @@
-//! Attachments, which are the importing process's half of sharing. An attachment fetches objects
-//! from an exporter and notices its death.
+//! Attachments are the importing process's half of sharing. An attachment fetches objects from an
+//! exporter and notices its death.
 
 mod connect;
 mod context_id;
@@ -105,7 +105,7 @@ impl Attachment {
         }
     }
 
-    /// Reports an event about the exporter to the program.
+    /// Reports a change of the connection to the exporter to the program.
     fn tell(&self, what: fn(Side, &Peer<'_>)) {
         let exporter = self.catalog.peer(Owner::EXPORTER);
         let peer = Peer {

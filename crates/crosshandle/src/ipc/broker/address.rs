@@ -89,10 +89,11 @@ pub fn socket_directories() -> Vec<PathBuf> {
     directories(None)
 }
 
-/// Suffix of the names under which a holder replies for exporters.
+/// Suffix of the names under which a holder serves exporters' importers.
 const HELD_SUFFIX: &str = ".held";
 
-/// Returns the exporter for which a holder replies under this name, or `None` for other names.
+/// Returns the exporter whose importers a holder serves under this name, or `None` for other
+/// names.
 pub(crate) fn held_exporter_of(name: &str) -> Option<u64> {
     let (exporter, _) = exporter_of(&format!("{}.sock", name.strip_suffix(HELD_SUFFIX)?))?;
     Some(exporter)
@@ -108,7 +109,7 @@ pub(super) fn unnamed_name(exporter: u64) -> String {
     format!("{exporter:016x}.new")
 }
 
-/// Returns the name under which a holder replies for memory that an exporter has handed over.
+/// Returns the name under which a holder serves memory that an exporter has handed over.
 pub(crate) fn held_name(exporter: u64) -> String {
     format!("{exporter:016x}{HELD_SUFFIX}")
 }

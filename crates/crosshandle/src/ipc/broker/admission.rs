@@ -1,4 +1,4 @@
-//! Admission, which limits the number of connections that an exporter keeps, and for which users.
+//! Admission limits the number of connections that an exporter keeps, and for which users.
 //!
 //! A peer that connects takes a descriptor of the exporter before it has shown a key. Unattached
 //! connections are therefore few, and have little time and few requests. If there are too many, the

@@ -110,7 +110,7 @@ pub(crate) struct FetchedHandle {
     pub(crate) handle: BackendBlob,
 }
 
-/// Some pieces of a segment that consists of pieces.
+/// Some of the pieces of a segment.
 pub(crate) struct FetchedPieces {
     /// The segment number that handles contain.
     pub(crate) segment: u32,

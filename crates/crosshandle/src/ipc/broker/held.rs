@@ -1,10 +1,10 @@
 //! The files of a holder in a socket directory: a lock, a socket for programs, a socket for
 //! importers, and a journal.
 //!
-//! The socket for importers also has one name per exporter that has handed memory over. These names
-//! are links to the same socket, so any process that has its descriptor replies under all of them.
-//! A successor has the descriptor in advance, and connections wait in the socket's queue while the
-//! holder changes.
+//! The socket for importers also has one name for each exporter that has handed memory over. These
+//! names are links to the same socket, so a process that has its descriptor serves importers under
+//! all of them. A successor has the descriptor in advance, and connections wait in the socket's
+//! queue while the holder changes.
 
 use super::address::{held_exporter_of, held_name};
 use super::directory::SocketDirectory;
@@ -116,7 +116,7 @@ impl HolderDirectory {
         Ok(listener)
     }
 
-    /// Replies for an exporter under its name from now on.
+    /// Serves an exporter's importers from now on, under a name for the exporter.
     pub(crate) fn answer_for(&self, exporter: u64) -> Result<()> {
         let name = held_name(exporter);
         let failed = Error::os("naming the holder's socket for an exporter");
@@ -131,7 +131,7 @@ impl HolderDirectory {
         }
     }
 
-    /// Stops replying for an exporter.
+    /// Stops serving an exporter's importers.
     pub(crate) fn leave(&self, exporter: u64) {
         let _ = self.directory.remove(&held_name(exporter));
     }

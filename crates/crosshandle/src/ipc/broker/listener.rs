@@ -430,8 +430,8 @@ pub(super) fn open_to(
         .map_err(Error::os("setting the permissions of the broker's socket"))
 }
 
-/// A listening socket at which this process replies for other processes' memory. The socket may
-/// come from the process that did so before, with connections waiting in its queue.
+/// A listening socket at which this process serves memory that other processes have handed over.
+/// The socket may come from the process that did so before, with connections waiting in its queue.
 pub(crate) struct HeldListener {
     _watch: Watch,
 }

@@ -1,4 +1,4 @@
-//! The broker, which carries descriptors between processes and reports deaths.
+//! The broker carries descriptors between processes and reports deaths.
 //!
 //! Each exporting process listens on a Unix socket in a directory that both sides know. An importer
 //! connects, presents the key from a handle, is checked, and receives descriptors by `SCM_RIGHTS`.

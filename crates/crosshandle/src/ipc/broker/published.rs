@@ -20,8 +20,8 @@ struct Published {
 /// All contexts of this process that have exported an object, by number.
 static PUBLISHED: PerProcess<RwLock<HashMap<u32, Published>>> = PerProcess::new(RwLock::default);
 
-/// The exports that reply for records which other processes have handed over to this one, by the
-/// records' keys. A key identifies its record, whatever its former context and process.
+/// The exports of records that other processes have handed over to this one, by the records' keys.
+/// A key identifies its record, whatever its former context and process.
 static HELD: PerProcess<RwLock<HashMap<[u8; 16], Published>>> = PerProcess::new(RwLock::default);
 
 /// Time at which this process began to export, in nanoseconds since 1970.
@@ -41,20 +41,20 @@ pub(super) fn note_start() {
     STARTED.get_or_init(process::time);
 }
 
-/// Replies for a record that another process has handed over.
+/// Serves a record that another process has handed over.
 pub(crate) fn hold(key: Key, policy: PeerPolicy, exports: Weak<dyn Exports>) {
     STARTED.get_or_init(process::time);
     let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
     all.insert(*key.as_bytes(), Published { policy, exports });
 }
 
-/// Stops replying for such a record.
+/// Stops serving such a record.
 pub(crate) fn release_held(key: Key) {
     let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
     all.remove(key.as_bytes());
 }
 
-/// Returns the exports that reply for a credential, given its key and the number of its context.
+/// Returns the exports that serve a credential, given its key and the number of its context.
 pub(super) fn exports_for(context: u32, key: Key) -> Option<Arc<dyn Exports>> {
     let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
     let held = held.get(key.as_bytes()).map(|held| held.exports.upgrade());
@@ -101,7 +101,7 @@ pub(super) fn with<R>(
     Some(result)
 }
 
-/// Returns the exports that reply for records from other processes, each once.
+/// Returns the exports of records from other processes, each once.
 fn held_exports() -> Vec<(u32, Arc<dyn Exports>)> {
     let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
     let mut found: Vec<_> = held

@@ -1,4 +1,4 @@
-//! The catalog, by which a context informs its importers about its objects and about each other.
+//! The catalog informs a context's importers about its objects and about each other.
 //!
 //! For each record, the catalog has the generation, which shows whether a handle is stale, and the
 //! object's name. It may also have a driver's handle that can be read only with the record's key.

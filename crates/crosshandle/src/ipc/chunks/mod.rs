@@ -1,4 +1,4 @@
-//! Chunks, by which the files of a context grow.
+//! Chunks are the units in which the files of a context grow.
 //!
 //! A context numbers its shared objects; such a number is a *record*. All data per record is in
 //! files, each of which covers one chunk of records. A file is created and mapped when the first

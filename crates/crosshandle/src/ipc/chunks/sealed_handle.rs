@@ -1,6 +1,5 @@
-//! Sealed handles, which are drivers' handles of memory in the catalog. Every importer of the
-//! context can read the catalog, but a sealed handle is useful only with the key of the memory's
-//! record.
+//! Sealed handles are drivers' handles of memory in the catalog. Every importer of the context can
+//! read the catalog, but a sealed handle is useful only with the key of the memory's record.
 //!
 //! An attached importer thus finds the handle without a request. It maps the memory while its
 //! request is in progress, and the exporter still decides whether the memory may be used. The

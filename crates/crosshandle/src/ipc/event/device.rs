@@ -120,7 +120,8 @@ impl EventCore {
         number > self.issued() && self.liveness().is_abandoned() && number > self.issued()
     }
 
-    /// Returns whether a number is known to be [abandoned](Self::is_abandoned), without a system call.
+    /// Returns whether a number is known to be [abandoned](Self::is_abandoned), without a system
+    /// call.
     pub(crate) fn is_known_abandoned(&self, number: u64) -> bool {
         self.liveness().is_known_abandoned() && number > self.issued()
     }

@@ -1,4 +1,4 @@
-//! Late completions, which are signals that were completed before their turn.
+//! Late completions: signals that were completed before their turn.
 //!
 //! Signal *n + 7* completes only after signal *n*. A thread that completes it earlier leaves it
 //! here, so that neither a caller nor a queue waits for another process's signal. This is rare,
@@ -200,7 +200,7 @@ fn forget(role: usize) {
     } else {
         drop(late);
     }
-    // The lock is released before, because the drop may free the last of the event's memory.
+    // The lock is released first, because the drop may free the last of the event's memory.
     drop(ended);
 }
 

@@ -1,4 +1,4 @@
-//! Native mirrors, which are a driver's own events that mirror ours.
+//! Native mirrors: a driver's own events that mirror ours.
 
 use super::{DriverEvent, DriverEvents, EventCore, Role};
 use crate::error::{Error, Result};
@@ -17,7 +17,8 @@ pub(super) struct NativeMirror {
     events: Arc<dyn DriverEvents>,
     /// The credential that opens the mirror, if another context created the event.
     credential: Option<Credential>,
-    /// `Some(None)` if the mirror could not be created or fetched, which is not retried.
+    /// The mirror, once it was created or fetched. `None` inside the cell means that this failed,
+    /// and it is not retried.
     made: OnceLock<Option<DriverEvent>>,
 }
 

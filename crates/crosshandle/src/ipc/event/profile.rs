@@ -48,14 +48,14 @@ impl Profile {
         Self::stamp(&self.submitted);
         self.started.store(0, Ordering::Relaxed);
         self.ended.store(0, Ordering::Relaxed);
-        // The lock is released before, because the drop may call a driver.
+        // The lock is released first, because the drop may call a driver.
         drop(before);
     }
 
     /// Takes the start and end times of that command from the device.
     pub(crate) fn follow(&self, device: Arc<dyn Timestamps>) {
         let before = self.device.lock().replace(device);
-        // The lock is released before, because the drop may call a driver.
+        // The lock is released first, because the drop may call a driver.
         drop(before);
     }
 

@@ -63,7 +63,7 @@ impl EventCore {
 
     #[cold]
     fn outcome_among_orphans(&self, number: u64) -> Outcome {
-        // The exporter has ended, which reported the deaths of other importers.
+        // The exporter has ended, so no process reports the deaths of other importers.
         self.fail_orphans();
         self.slot().outcome(number)
     }

@@ -1,4 +1,4 @@
-//! Event arenas, which are the files that contain the slots of events.
+//! Event arenas are the files that contain the slots of events.
 //!
 //! A context has one arena for each chunk of its records, and an event uses the slot of its record.
 //! An event can also have an arena to itself. A process that gets a handle of an event gets the

@@ -59,7 +59,7 @@ impl Exporter {
     }
 
     /// Returns whether a process is known to have ended with an event of this exporter open, and no
-    /// other process has it open. If this process opened it by a handle, that counts as another
+    /// other process has it open. If this process opened it by a handle, that is treated as another
     /// process.
     pub(crate) fn is_known_deserted(&self, record: u32, arena: ArenaKey, slot: &Slot) -> bool {
         slot.latest_death().is_some() && self.count_openers(record, arena) == 0

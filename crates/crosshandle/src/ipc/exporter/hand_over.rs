@@ -1,4 +1,4 @@
-//! Handing memory over: an exporter hands it over, and a holder then replies for it.
+//! Handing memory over: an exporter hands it over, and a holder then serves it.
 
 use super::Exporter;
 use crate::error::{Error, Result};
@@ -21,8 +21,8 @@ use std::sync::{Arc, Weak};
 
 /// Handing memory over, on the side of the exporting context and on the side of the holder.
 impl Exporter {
-    /// Lets a holder reply for a record's memory from now on. Returns the exporter's last reference
-    /// to the memory, which the caller drops, or `None` if the object was freed.
+    /// Lets a holder serve a record's memory from now on. Returns the exporter's last reference to
+    /// the memory, which the caller drops, or `None` if the object was freed.
     pub(crate) fn hand_over(&self, record: Record) -> Option<Arc<dyn Shared>> {
         let mut records = self.records();
         if !self.is_current(record) {
@@ -51,8 +51,8 @@ impl Exporter {
         Ok(exporter)
     }
 
-    /// Replies for a record of another process's context from now on, under its own number,
-    /// generation and key.
+    /// Serves a record of another process's context from now on, under its own number, generation
+    /// and key.
     pub(crate) fn hold(
         &self,
         credential: Credential,
@@ -90,7 +90,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Replies for such a record only under another key from now on.
+    /// Serves such a record only under another key from now on.
     pub(crate) fn rekey_held(&self, credential: Credential, key: Key) {
         broker::release_held(credential.key);
         if let Some(export) = self.records().export_mut(credential.record.index) {
@@ -100,14 +100,14 @@ impl Exporter {
         broker::hold(key, self.policy.clone(), this);
     }
 
-    /// Stops replying for such a record. Processes that have the memory open keep it.
+    /// Stops serving such a record. Processes that have the memory open keep it.
     pub(crate) fn release_held(&self, credential: Credential) {
         broker::release_held(credential.key);
         if let Some(generation) = self.catalog.generation(credential.record.index) {
             open_count::end_generation(generation);
         }
         let export = self.records().take_export(credential.record.index);
-        // The lock is released before, because this may be the last descriptor of the memory.
+        // The lock is released first, because this may be the last descriptor of the memory.
         drop(export);
     }
 }

@@ -1,5 +1,5 @@
-//! Exporters, which are the exporting context's half of sharing. An exporter replies to importers,
-//! and reclaims what a dead importer had open.
+//! Exporters are the exporting context's half of sharing. An exporter replies to importers, and
+//! reclaims what a dead importer had open.
 
 mod answers;
 mod deaths;

@@ -40,7 +40,7 @@ impl Exporter {
         }
         let mut records = self.records();
         if records.is_moved(record.index) {
-            // Its handles stay valid, because the holder replies for them. The record number is
+            // Its handles stay valid, because the holder serves the memory. The record number is
             // therefore never reused.
             drop(records);
             match self.defers_reclaim {
@@ -85,7 +85,7 @@ impl Exporter {
         if exported && !is_open {
             observe::reclaimed(self.number, record.index);
         }
-        // The lock is released before, because dropping either may call a driver or retire other
+        // The lock is released first, because dropping either may call a driver or retire other
         // objects.
         if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
             let openers = Arc::new(self.openers());

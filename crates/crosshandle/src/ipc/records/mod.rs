@@ -1,4 +1,4 @@
-//! Records of a context, which are the numbers by which importers know its objects.
+//! Records of a context: the numbers by which importers know its objects.
 
 mod pieces;
 
@@ -193,7 +193,7 @@ pub(super) struct ExportedEvent {
 }
 
 impl ExportedEvent {
-    /// Returns the parts that few events have: an own arena and a native mirror.
+    /// Returns the parts that few events have: an arena of its own and a native mirror.
     #[cold]
     pub(super) fn boxed(
         isolated: Option<Arc<EventArena>>,

@@ -1,4 +1,4 @@
-//! Doorbells, by which a thread sleeps on any number of words in one range of shared memory.
+//! Doorbells, which let a thread sleep on any number of words in one range of shared memory.
 //!
 //! The thread sleeps on the doorbell of the memory. A thread that wakes the sleepers of a word
 //! there also records the word in a log behind the memory, and rings. The listener thus learns
@@ -6,11 +6,13 @@
 //! offers, would make every wake slow: the kernel keeps sleepers in few lists, and a hundred
 //! thousand sleepers make these lists long.
 //!
-//! | word | content | written by |
-//! |---|---|---|
-//! | 0 | upper half: number of rings; lower half: number of listeners that sleep or are about to sleep | listeners; a ring sets the lower half to 0 |
-//! | 1 | number of entries ever written to the log | threads that wake |
-//! | 8 and up | entries (their number is a power of two): lower half of the entry's number plus 1, and the word's offset | threads that wake |
+//! The doorbell consists of these words:
+//!
+//! - Word 0 holds the number of rings in its upper half. Its lower half counts listeners that sleep
+//!   or are about to sleep. Listeners raise the count, and a ring sets it to 0.
+//! - Word 1 holds the number of entries ever written to the log. Threads that wake write it.
+//! - Words 8 and up are the entries, whose number is a power of two. An entry holds the lower half
+//!   of its own number plus 1, and the word's offset. Threads that wake write it.
 //!
 //! The log is incomplete if it has wrapped since a listener looked, or if a waking thread has taken
 //! a number without writing the entry. The listener then looks at all words. Every process that has
@@ -35,8 +37,8 @@ const MAX_ENTRIES: usize = 4096;
 /// Minimum number of entries.
 const MIN_ENTRIES: usize = 16;
 
-/// Returns the number of bytes behind memory for its doorbell, if usually at most `sleeps` sleeps
-/// are active there.
+/// Returns the size in bytes of the doorbell that follows memory in which usually at most `sleeps`
+/// sleeps are active.
 pub(crate) const fn doorbell_bytes(sleeps: usize) -> usize {
     (ENTRIES_AT + entries(sleeps)) * WORD
 }

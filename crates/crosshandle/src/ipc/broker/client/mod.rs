@@ -1,5 +1,5 @@
-//! Clients, which are importers' connections on the exporter's side. Their requests arrive here,
-//! and so does the hang-up of a dead importer.
+//! Clients are importers' connections on the exporter's side. Their requests arrive here, and so
+//! does the hang-up of a dead importer.
 
 mod under_way;
 
@@ -221,7 +221,7 @@ impl Client {
     /// Hangs up an unattached client, and removes it.
     fn dismiss(&self) {
         self.hang_up();
-        // The lock is released before, because this may drop the last reference to the client.
+        // The lock is released first, because this may drop the last reference to the client.
         let watch = self.watch.lock().take();
         drop(watch);
     }

@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
-/// The process that replies for an exporter's objects.
+/// The process that serves an exporter's objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
     /// The exporter itself.

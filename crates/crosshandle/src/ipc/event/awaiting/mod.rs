@@ -1,4 +1,4 @@
-//! Awaited signals, for which futures, callbacks and notifiers wait without a thread each.
+//! Awaited signals: futures, callbacks and notifiers wait for them without a thread each.
 //!
 //! One thread of the process, `xh-await`, sleeps on all of them at once (`thread.rs`). Other
 //! threads send it messages through an inbox. Only this thread uses the set of awaited signals

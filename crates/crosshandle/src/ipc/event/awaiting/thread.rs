@@ -73,7 +73,7 @@ pub(super) fn run() {
             }
             let alarmed = alarms();
             if std::mem::replace(&mut seen_alarms, alarmed) != alarmed {
-                // An event that changes no word has happened.
+                // Something happened that changes no word, such as a death.
                 set.look_at_all(&mut sleeps);
             }
             set.look(now, &mut sleeps);
