@@ -174,7 +174,7 @@ const BUGS: &[(&str, &str, Finder)] = &[
     ),
     (
         "finding-9",
-        "the overflow user is somebody",
+        "the overflow user is treated as a known user",
         Finder::Test("users_who_are_not_mapped_are_nobody"),
     ),
     (
@@ -184,7 +184,7 @@ const BUGS: &[(&str, &str, Finder)] = &[
     ),
     (
         "finding-11",
-        "links in directories of everybody are followed",
+        "links in directories that everyone may write to are followed",
         Finder::Test("links_of_others_are_refused"),
     ),
     (
