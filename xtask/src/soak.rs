@@ -30,7 +30,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(200);
 fn build(workspace: &Workspace, feature: &str) -> Result<()> {
     let feature = format!("crosshandle-conformance/{feature}");
     let mut command = workspace.cargo(&["build", "--locked", "--bins", "--features", &feature]);
-    // Both packages are built together, so that the command reports its store accesses too.
+    // Both packages are built together, so that the feature also applies to the command.
     command.args(["--package", "crosshandle-conformance"]);
     command.args(["--package", "crosshandle-cli"]);
     Step::new(workspace, "build the fault harness", command).run()?;

@@ -89,8 +89,8 @@ impl Drop for Attack {
 pub(crate) struct Terms {
     /// The user ID of another user, if the attacker runs as one.
     pub(crate) user: Option<u32>,
-    /// Whether the attacker gets only idle processor time. It then takes time only from its
-    /// victims' threads, by their own work, and not from their processors.
+    /// Whether the attacker gets only idle processor time. It then slows down its victims only by
+    /// making their threads work, and not by using their processors.
     pub(crate) is_idle: bool,
 }
 
