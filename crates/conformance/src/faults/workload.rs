@@ -37,6 +37,15 @@ pub(super) enum Action {
     Join { label: String },
 }
 
+/// An object: the worker that made it, and its name there.
+pub(super) type Origin = (char, String);
+
+/// Returns the object's name in a word of a command, such as `e` in `e:1` and in `signal=e`.
+fn name_in(word: &str) -> &str {
+    let word = word.split_once('=').map_or(word, |(_, value)| value);
+    word.split_once(':').map_or(word, |(name, _)| name)
+}
+
 /// What several processes do.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
@@ -80,6 +89,105 @@ impl Workload {
                 *worker == name && words.next() == Some("event") && words.next() == Some(event)
             }
             _ => false,
+        })
+    }
+
+    /// Returns the object that a worker calls by a name: the worker that made it, and its name there.
+    pub(super) fn origin(&self, worker: char, name: &str) -> Origin {
+        let handle = self.runs().find_map(|(by, words, _)| match words[..] {
+            [open, opened, handle, ..] if open.starts_with("open-") => {
+                ((by, opened) == (worker, name)).then(|| handle.strip_prefix('$'))?
+            }
+            _ => None,
+        });
+        let made = handle.and_then(|handle| {
+            self.runs().find_map(|(by, words, variable)| {
+                (variable == Some(handle)).then(|| (by, words.get(1).copied().unwrap_or_default()))
+            })
+        });
+        let (worker, name) = made.unwrap_or((worker, name));
+        (worker, name.to_owned())
+    }
+
+    /// Returns the workers that have an object at some time.
+    fn users(&self, origin: &Origin) -> BTreeSet<char> {
+        let opens = self.runs().filter_map(|(by, words, _)| match words[..] {
+            [open, name, ..] if open.starts_with("open-") => {
+                (self.origin(by, name) == *origin).then_some(by)
+            }
+            _ => None,
+        });
+        opens.chain([origin.0]).collect()
+    }
+
+    /// Returns the objects that a command names, and those that queues bring together with them.
+    pub(super) fn objects(&self, worker: char, command: &str) -> BTreeSet<Origin> {
+        let named = |worker: char, words: &[&str]| -> BTreeSet<Origin> {
+            let names = words.iter().skip(1).map(|word| name_in(word));
+            names.map(|name| self.origin(worker, name)).collect()
+        };
+        let words: Vec<_> = command.split(' ').collect();
+        let mut objects = named(worker, &words);
+        let submits: Vec<_> = self
+            .runs()
+            .filter(|(_, words, _)| words[0] == "submit")
+            .map(|(by, words, _)| named(by, &words))
+            .collect();
+        loop {
+            let before = objects.len();
+            for submitted in &submits {
+                if !submitted.is_disjoint(&objects) {
+                    objects.extend(submitted.iter().cloned());
+                }
+            }
+            if objects.len() == before {
+                return objects;
+            }
+        }
+    }
+
+    /// Returns the workers that have an object which has to do with a command.
+    pub(super) fn involved(&self, worker: char, command: &str) -> BTreeSet<char> {
+        let objects = self.objects(worker, command);
+        objects
+            .iter()
+            .flat_map(|origin| self.users(origin))
+            .collect()
+    }
+
+    /// Returns the numbers of the lines that signal one of the objects.
+    pub(super) fn signals<'a>(
+        &'a self,
+        objects: &'a BTreeSet<Origin>,
+    ) -> impl Iterator<Item = usize> + 'a {
+        self.lines.iter().filter_map(|line| {
+            let Action::Run {
+                worker, command, ..
+            } = &line.action
+            else {
+                return None;
+            };
+            let words: Vec<_> = command.split(' ').collect();
+            let signalled = match words[0] {
+                "signal" => words.get(1).copied(),
+                "submit" => words.iter().find_map(|word| word.strip_prefix("signal=")),
+                _ => None,
+            };
+            let origin = self.origin(*worker, signalled?);
+            objects.contains(&origin).then_some(line.number)
+        })
+    }
+
+    /// Returns the commands that lines run: their workers, words and variables.
+    fn runs(&self) -> impl Iterator<Item = (char, Vec<&str>, Option<&str>)> {
+        self.lines.iter().filter_map(|line| match &line.action {
+            Action::Run {
+                worker,
+                command,
+                variable,
+                ..
+            } => Some((*worker, command.split(' ').collect(), variable.as_deref())),
+            _ => None,
         })
     }
 
