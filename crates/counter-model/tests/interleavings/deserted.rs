@@ -55,7 +55,7 @@ impl Opens {
     }
 }
 
-/// The creator's knowledge of the other processes.
+/// What the creator knows about its peers.
 struct Maker<'a> {
     slot: &'a Slot,
     ledger: &'a Ledger,

@@ -57,7 +57,7 @@ impl Hostile {
     }
 
     fn write(&self) {
-        // The words and `issued` are written more often than the other fields.
+        // The words and `issued` are written more often than all other fields.
         let field = match one_in(2) {
             true => [0, 3, 4, 5][pick(4) as usize],
             false => pick(Slot::FIELDS as u64) as usize,

@@ -40,7 +40,7 @@ impl Stream {
         }
     }
 
-    /// Submits a signal after the others.
+    /// Submits a signal after all earlier ones.
     pub(crate) fn submit(&mut self) {
         self.process.slot().mark_device_signals();
         let ticket = self.process.submit();

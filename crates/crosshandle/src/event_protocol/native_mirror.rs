@@ -147,7 +147,7 @@ impl Slot {
         self.load_issued().0 & !WATCHED == Issued::pending(number, owner).0
     }
 
-    /// Completes a signal that a device has observably signalled, possibly before its owner knows.
+    /// Completes a signal that a device was seen to give, possibly before its owner knows.
     pub(crate) fn complete_observed(&self, number: u64) -> Completion {
         self.complete(Ticket::single(number))
     }

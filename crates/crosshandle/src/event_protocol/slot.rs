@@ -46,7 +46,8 @@
 //! - `failed_from[i]`: first number of the latest range of failed signals, or 0 if there is none.
 //!   Signallers and survivors write it before the word, and waiters read it.
 //! - `failed_to[i]`, the end of that range. It is written and read like `failed_from`.
-//!   - 0–11: owner that died, if that is the reason, or 0 if it is unknown. Only survivors write it.
+//!   - 0–11: owner that died, if that is the reason, or 0 if it is unknown. Only survivors write
+//!     it.
 //!   - 12–13: reason ([`FailureReason`]).
 //!   - 14–63: last number of the range.
 //! - `max_device_wait`: greatest number that a device waits for and that was not yet taken then, or

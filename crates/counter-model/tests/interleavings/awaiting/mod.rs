@@ -59,7 +59,7 @@ fn dally() {
 }
 
 /// Two processes signal, immediately and by submission. Two others await these signals out of
-/// order, possibly before they are taken. A third one sleeps on the same words by itself.
+/// order, possibly before they are taken. A fifth process sleeps on the same words by itself.
 fn in_any_order(kind: Kind, fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);
@@ -266,7 +266,7 @@ fn signals_of_several_events() {
 }
 
 /// Some waiters are cancelled at any time. They are notified at most once, and never after
-/// cancellation. The other waiters are notified.
+/// cancellation. All remaining waiters are notified.
 fn cancelling(fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);
@@ -433,7 +433,7 @@ fn tireless(server: &Arc<Mailbox>, event: &Event, is_stopped: &Arc<AtomicBool>) 
     })
 }
 
-/// The thread always has work, but the other waiters are served too.
+/// The thread always has work, but all other waiters are served too.
 fn beside_a_tireless_waiter(fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);

@@ -1,4 +1,4 @@
-//! Deaths of processes between any two atomic operations. Shared memory stays as it is.
+//! Deaths of processes between any two atomic operations. Shared memory keeps its contents.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -34,7 +34,7 @@ pub(crate) trait Dialogue {
 /// Number of descriptors that all opens of memory in pieces currently use in this process.
 static TAKEN: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
 
-/// A share of these descriptors, which is returned on drop.
+/// A share of the descriptors for opens of memory in pieces, which is returned on drop.
 #[derive(Default)]
 struct DescriptorShare {
     /// Maximum number of descriptors in a reply, or 0 if no share is taken.
