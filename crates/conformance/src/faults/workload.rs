@@ -109,6 +109,17 @@ impl Workload {
         (worker, name.to_owned())
     }
 
+    /// Returns the context in which an object was made, if its line names one.
+    pub(super) fn context(&self, origin: &Origin) -> Option<Origin> {
+        self.runs().find_map(|(by, words, _)| {
+            let is_made = (by, *words.get(1)?) == (origin.0, origin.1.as_str());
+            let context = words
+                .iter()
+                .find_map(|word| word.strip_prefix("context="))?;
+            (is_made && !words[0].starts_with("open-")).then(|| (by, context.to_owned()))
+        })
+    }
+
     /// Returns the workers that have an object at some time.
     fn users(&self, origin: &Origin) -> BTreeSet<char> {
         let opens = self.runs().filter_map(|(by, words, _)| match words[..] {

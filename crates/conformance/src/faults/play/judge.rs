@@ -7,7 +7,7 @@
 //! | kill | `ExporterGone` when something of the victim is opened; `PeerDied` and `CommandFailed` where the victim had one of the objects |
 //! | stop | `TimedOut` of an exchange with the victim, and of what the victim was doing |
 //! | error | what the [table](FOLLOWS) says, of the command that was under way |
-//! | any | a missing object that was never made; `Stale` when something is opened that its exporter has closed; `TimedOut` of a wait for a signal whose line did not succeed |
+//! | any | a missing object that was never made; `Stale` when something is opened that its exporter has closed, and `ExporterGone` when it has closed the context; `TimedOut` of a wait for a signal whose line did not succeed |
 //!
 //! An error that must come and does not is a violation too: the error that a line gives without a
 //! fault, and `ExporterGone` when something of a dead process is opened.
@@ -189,6 +189,25 @@ impl Player<'_> {
         }
     }
 
+    /// Returns the errors with which an object opens after its exporter has closed it, or has closed its
+    /// context.
+    fn ended(&self, origin: &Origin) -> Vec<&'static str> {
+        let is_closed = |it: &Origin| self.facts.closed.contains(it);
+        let is_context_closed = self
+            .script
+            .context(origin)
+            .is_some_and(|context| is_closed(&context));
+        let errors = [
+            ("Stale", is_closed(origin)),
+            ("ExporterGone", is_context_closed),
+        ];
+        errors
+            .into_iter()
+            .filter(|(_, may)| *may)
+            .map(|(error, _)| error)
+            .collect()
+    }
+
     /// Returns what a command opens that another worker exports.
     fn opened(&self, name: char, command: &str) -> Option<Origin> {
         match command.split(' ').collect::<Vec<_>>()[..] {
@@ -218,14 +237,16 @@ impl Player<'_> {
             return true;
         }
         let opened = self.opened(name, command);
-        let is_closed = |it: &Origin| self.facts.closed.contains(it);
-        if kind == "Stale" && opened.as_ref().is_some_and(is_closed) {
+        if opened
+            .as_ref()
+            .is_some_and(|it| self.ended(it).contains(&kind))
+        {
             return true;
         }
         let opens_victims = opened.is_some_and(|(exporter, _)| exporter == victims_name);
         let is_involved = || self.script.involved(name, command).contains(&victims_name);
         let is_under_way = asked.began <= injected;
-        let explained = match fault {
+        match fault {
             Fault::Kill => match kind {
                 "ExporterGone" => opens_victims,
                 "PeerDied" | "CommandFailed" => is_involved(),
@@ -238,15 +259,7 @@ impl Player<'_> {
                 let is_own = worker == victim;
                 is_under_way && (is_own || opens_victims) && follows(error, is_own, kind)
             }
-        };
-        if std::env::var_os("JUDGE").is_some() {
-            println!(
-                "J {explained} {fault} own={} under_way={is_under_way} opens={opens_victims} stopped={} {kind} | {name} v={victims_name} {command} | {text}",
-                worker == victim,
-                asked.was_stopped
-            );
         }
-        explained
     }
 
     /// Returns whether an error tells that something is missing which was never made.
