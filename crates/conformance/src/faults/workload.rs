@@ -262,8 +262,8 @@ pub(super) fn all() -> Vec<Workload> {
 const TEXTS: &[(&str, &str)] = &[
     (
         "event",
-        "X context default timeout=400
-         A context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
          X event e
          X e := event-handle e
          A open-event e $e
@@ -278,8 +278,8 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "memory",
-        "X context default timeout=400
-         A context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
          X allocate m 5000
          X write m 0 1 5000
          X m := memory-handle m
@@ -310,10 +310,10 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "fan-out",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
-         C context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
+         C context default timeout=1000
          X event e
          X e := event-handle e
          X allocate m 5000
@@ -350,9 +350,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "chain",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X event one
          X one := event-handle one
          X allocate m 4096
@@ -382,9 +382,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "queues",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X event e
          X e := event-handle e
          A open-event e $e
@@ -419,9 +419,9 @@ const TEXTS: &[(&str, &str)] = &[
     // One importer waits for another one's signal alone: only who fails the signal wakes it.
     (
         "orphan",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X event e
          X e := event-handle e
          A open-event e $e
@@ -439,14 +439,14 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "re-opening",
-        "X context default timeout=400
-         A context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
          X event e
          X e := event-handle e
          X allocate m 4096
          X write m 0 1 4096
          X m := memory-handle m
-         A context c timeout=400
+         A context c timeout=1000
          A open-memory m $m context=c
          A check m 0 ? 4096
          A close m c
@@ -457,7 +457,7 @@ const TEXTS: &[(&str, &str)] = &[
          A check m 0 ? 4096
          A signal e
          A close e m
-         X context d timeout=400
+         X context d timeout=1000
          X event f context=d
          X f := event-handle f
          A open-event f $f
@@ -471,7 +471,7 @@ const TEXTS: &[(&str, &str)] = &[
          A signal e
          join x
          A close e default
-         A context default timeout=400
+         A context default timeout=1000
          A open-event e $e
          A signal e
          X wait-value e 3 1000
@@ -480,9 +480,9 @@ const TEXTS: &[(&str, &str)] = &[
     // Futures, functions and notifiers, which one thread of their process tells.
     (
         "awaited",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X event e
          X e := event-handle e
          A open-event e $e
@@ -512,9 +512,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "physical",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X physical p 2097152
          X p := physical-handle p
          X reserve r 2097152
@@ -540,9 +540,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "many",
-        "X context default timeout=400
-         Y context default timeout=400
-         A context default timeout=400
+        "X context default timeout=1000
+         Y context default timeout=1000
+         A context default timeout=1000
          X event e
          Y event f
          A event g

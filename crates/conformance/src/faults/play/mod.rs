@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest time of a command that waits for nothing. Exchanges in the workloads end after 0.4 s.
+/// Longest time of a command that waits for nothing. Exchanges in the workloads end after a second.
 const COMMAND_LIMIT: Duration = Duration::from_secs(8);
 /// Longest time until a waiter knows what it waited for, or that it never comes. Shorter than the
 /// interval at which waiters look by themselves, so that a wake-up that nobody sends shows.
@@ -29,8 +29,8 @@ const BY_ITSELF: Duration = Duration::from_millis(5_000);
 const QUIET: Duration = Duration::from_millis(100);
 /// Commands of other workers while one is stopped.
 const COMMANDS_WHILE_STOPPED: u32 = 6;
-/// Time after which a stopped worker continues, however few commands others have run: one exchange
-/// with it has timed out by then.
+/// Time after which a stopped worker continues, however few commands others have run: at most one of
+/// them has waited for it.
 const LONGEST_STOP: Duration = Duration::from_millis(400);
 /// How long a stopped worker may hold up others before it goes on.
 const STOPPED_JOIN: Duration = Duration::from_millis(100);
