@@ -206,7 +206,7 @@ fn mapped_bytes_can_be_used_twice_at_a_time_and_stay_mapped() {
                 let _ = range.with_bytes(..8, |_| panic!("as asked"));
             }));
             assert!(panicked.is_err());
-            range.unmap(..2 * unit).expect("nobody uses it any more");
+            range.unmap(..2 * unit).expect("no call uses it any more");
         },
     );
 }

@@ -108,7 +108,10 @@ pub(crate) fn unpooled_memory_is_apart(harness: &Harness) -> Verdict {
     let at = all.windows(own.len()).position(|window| window == own);
     let at = at.ok_or(Failure::new("its own bytes are missing"))?;
     all[at..at + own.len()].fill(0);
-    assert!(all.iter().all(|byte| *byte == 0), "somebody else's bytes");
+    assert!(
+        all.iter().all(|byte| *byte == 0),
+        "bytes of another allocation"
+    );
     // Writing to the whole file does not reach it either.
     file.write_all_at(&vec![0xFF; len], 0)?;
     assert!(file.set_len(1 << 30).is_err(), "it grew");
