@@ -1,4 +1,5 @@
-//! Faults in a workload's processes: the fixed sample of every check, and the soak.
+//! Faults in the processes of a workload: the fixed sample of every check, the soak, and the
+//! planted bugs that they and the tests must find.
 
 use std::env;
 use std::fs;
@@ -10,13 +11,14 @@ use crate::Result;
 use crate::step::{Finished, Step};
 use crate::workspace::Workspace;
 
-/// The harness's programs.
+/// The programs of the fault harness.
 const PROGRAMS: [&str; 3] = ["conformance", "crosshandle-peer", "crosshandle"];
-/// Number of cases that the samples play at a time. They mostly wait, so this may exceed the number of processors.
+/// Number of cases that a sample runs at a time. They mostly wait, so it may exceed the number of
+/// processors.
 const JOBS: &str = "6";
-/// Cases of the sample on Level Zero.
+/// Number of cases in the sample on Level Zero.
 const LEVEL_ZERO_CASES: &str = "80";
-/// Minutes after which it ends, however many are left.
+/// Time after which the sample on Level Zero ends, in minutes, even if cases remain.
 const LEVEL_ZERO_MINUTES: &str = "1";
 
 /// Builds the harness with `--cfg fault_steps`, and keeps its programs in a directory of their own,
@@ -33,7 +35,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
         PROGRAMS.iter().try_for_each(|program| {
             let built = workspace.target.join("debug").join(program);
             let kept = directory.join(program);
-            // The old one may be running.
+            // A process may still run the old program.
             let _ = fs::remove_file(&kept);
             fs::copy(built, kept).map(drop)
         })
@@ -83,7 +85,7 @@ pub(crate) fn harness(workspace: &Workspace, words: &[&str]) -> Command {
     command
 }
 
-/// Plays the fixed sample of faults at every step on the host.
+/// Runs the fixed sample of faults at every step on the host.
 pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     build(workspace)?;
     let command = harness(workspace, &["faults", "--sample", "--jobs", JOBS]);
@@ -93,8 +95,8 @@ pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)
 }
 
-/// Plays a smaller sample on the simulated Level Zero driver, with the stock loader in the
-/// directory `loader`. Comes after [`sample`], which builds the harness.
+/// Runs a smaller sample on the simulated Level Zero driver, with the stock loader in the directory
+/// `loader`. [`sample`] must run first, because it builds the harness.
 pub(crate) fn sample_on_level_zero(workspace: &Workspace, loader: &Path) -> Result<()> {
     let build = workspace.cargo(&["build", "--locked", "--package", "level-zero-sim"]);
     Step::new(workspace, "build the simulated driver", build).run()?;
@@ -120,7 +122,7 @@ fn last_line(finished: &Finished) -> Result<Option<String>> {
     Ok(output.lines().next_back().map(str::to_owned))
 }
 
-/// Replaces this process by a soak of so many minutes.
+/// Replaces this process by a soak of this many minutes.
 pub(crate) fn run(workspace: &Workspace, minutes: u64, device: &str) -> Result<()> {
     build(workspace)?;
     let minutes = minutes.to_string();
