@@ -1,4 +1,4 @@
-"""DLPack's table of C functions, of a stand-in for torch in a process of its own."""
+"""DLPack's table of C functions, tested with a stand-in for torch in its own process."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ del array
 assert held[0].major == 1 and held[0].flags == 0 and held[0].tensor.data == address
 assert ctypes.c_int16.from_address(address).value == 7
 
-# The memory is this package's, so the array that is made of it is shared without a copy.
+# The memory belongs to this package, so an array that is made from it is shared without a copy.
 again = ctypes.py_object()
 assert table.to_object(held, again) == 0
 again = again.value

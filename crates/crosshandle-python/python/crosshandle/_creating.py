@@ -123,7 +123,7 @@ def _type_of(value: Any) -> Any:
         return type(value)
     dtype = getattr(value, "dtype", None)
     if dtype is None:
-        raise TypeError(f"{type(value).__name__} is no number: pass dtype to say what it is to become")
+        raise TypeError(f"{type(value).__name__} is not a number: pass dtype to convert it")
     return dtype
 
 
@@ -136,7 +136,7 @@ def _element(value: Any, dtype: Any) -> bytes:
             try:
                 return _packed(value, name, form)
             except struct.error as error:
-                raise OverflowError(f"{value!r} is no value of {name}: {error}") from None
+                raise OverflowError(f"{value!r} is not a value of {name}: {error}") from None
         if name == "bfloat16":
             # The upper half of the float32, rounded to nearest even.
             bits = int.from_bytes(struct.pack("=f", value), "little")
@@ -155,7 +155,7 @@ def _packed(value: Any, name: str, form: str) -> bytes:
         value = complex(value)
         return struct.pack("=" + form, value.real, value.imag)
     if isinstance(value, complex):
-        raise TypeError(f"a complex number is no value of {name}")
+        raise TypeError(f"a complex number is not a value of {name}")
     if name == "bool":
         return struct.pack("=?", bool(value))
     return struct.pack("=" + form, value if name.startswith("float") else int(value))
@@ -216,13 +216,13 @@ def _of_numbers(value: Any, dtype: Any) -> Array | None:
     while flat and isinstance(flat[0], (list, tuple)):
         size = len(flat[0])
         if any(not isinstance(part, (list, tuple)) or len(part) != size for part in flat):
-            raise ValueError("the lists have different lengths: an array is as long in every row")
+            raise ValueError("the lists have different lengths: all rows of an array have the same length")
         shape.append(size)
         flat = [element for part in flat for element in part]
         if len(shape) > 32:
             raise ValueError("an array has at most 32 dimensions")
     if any(isinstance(element, (list, tuple)) for element in flat):
-        raise ValueError("the lists have different depths: an array is as deep in every row")
+        raise ValueError("the lists have different depths: all rows of an array have the same depth")
     if any(not isinstance(element, (bool, int, float, complex)) for element in flat):
         return None
     if dtype is None:

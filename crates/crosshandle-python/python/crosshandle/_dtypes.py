@@ -49,7 +49,7 @@ def describe(value: Any) -> tuple[str, int] | None:
         text = json.dumps(_packed(value), separators=(",", ":"))
     elif text.startswith(">"):
         raise TypeError(
-            f"elements of {text} have the byte order of other machines: share "
+            f"elements of {text} are not in this machine's byte order: share "
             'array.astype(array.dtype.newbyteorder("="))'
         )
     return text, value.itemsize
@@ -71,7 +71,7 @@ def _check(dtype: Any) -> None:
 
 def _packed(dtype: Any) -> Any:
     if dtype.subdtype is not None:
-        raise TypeError(f"{dtype} is an array of each element: give its sizes as dimensions of the array")
+        raise TypeError(f"{dtype} has an array in each element: use more dimensions of the shared array instead")
     if dtype.names is None:
         _check(dtype)
         return dtype.str

@@ -13,7 +13,7 @@ _HERE = Path(__file__).parent
 def _part(path: Path, what: str) -> str:
     if not path.exists():
         raise FileNotFoundError(
-            f"{what} is not in this installation ({path}): wheels made by `cargo xtask wheel` have it"
+            f"{what} is not in this installation ({path}): wheels from `cargo xtask wheel` contain it"
         )
     return str(path)
 

@@ -334,7 +334,7 @@ def open(
         from . import store
 
         if context is not None:
-            raise ValueError("a model is opened in a context of its own")
+            raise ValueError("a model opens in its own context: do not pass one")
         try:
             return store.open(data) if timeout is None else store.open(data, timeout=timeout)
         except (LookupError, ConnectionError) as error:
@@ -395,7 +395,7 @@ def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
                 )
                 raise leaves.refused(place, reason)
             else:
-                remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
+                remedy = "make it on a device" if device == "sycl" else "allocate it with a crosshandle allocator"
                 raise ValueError(
                     f"this array's memory cannot be shared ({adopted}): {remedy}, or pass copy=True to share a copy"
                 ) from adopted
@@ -411,7 +411,7 @@ def _openable(array: Array, copy: bool) -> Array:
         if copy:
             return copy_of(array)
         raise type(error)(
-            f"{error}. This process still has the array, and no other one can open it: pass copy=True to share a copy"
+            f"{error}. This process still has the array, but no other process can open it: pass copy=True to share a copy"
         ) from None
     return array
 
@@ -438,7 +438,7 @@ def _adopt(
     # memory.
     names = [found.name for found in Device.all() if found.backend == device]
     if not names:
-        raise WrongDeviceError(f"the array is on a {device} device, and there is none here")
+        raise WrongDeviceError(f"the array is on a {device} device, and this machine has none")
     found: dict[int, tuple[Context, Array | Exception]] = {}
     places = list(range(len(group)))
     for name in names:

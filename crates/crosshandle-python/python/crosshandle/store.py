@@ -283,7 +283,7 @@ class Model:
             return self._numpy(name)
         if self._placed:
             raise ValueError(
-                "tensors of a model at a place of its own are torch's or NumPy's: those of others would keep it awake"
+                "a model with a place supports only torch and NumPy tensors: arrays of other libraries would keep it awake"
             )
         dtype = self._tensors[name][0]
         array: Array = self._model.array(name, _named(name, dtype))

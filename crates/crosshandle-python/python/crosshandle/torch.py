@@ -98,7 +98,7 @@ def _open_tensor(data: bytes, ticket: bytes, requires_grad: bool, is_parameter: 
 def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[bytes, bytes, bool, bool]]:
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
-            "this tensor requires a gradient and is no leaf, and autograd does not cross processes: detach() it"
+            "this tensor requires a gradient and is not a leaf, and autograd does not cross processes: detach() it"
         )
     event = default_context(f"cuda:{tensor.get_device()}").event()
     event.signal(torch.cuda.current_stream(tensor.device))

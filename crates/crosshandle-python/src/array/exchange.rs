@@ -82,9 +82,9 @@ fn guarded(call: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
         let error = match catch_unwind(AssertUnwindSafe(|| call(py))) {
             Ok(Ok(())) => return 0,
             Ok(Err(error)) => error,
-            Err(_) => PyBufferError::new_err(
-                "a defect of crosshandle: its function of DLPack has panicked",
-            ),
+            Err(_) => {
+                PyBufferError::new_err("a bug in crosshandle: its DLPack function has panicked")
+            }
         };
         error.restore(py);
         -1

@@ -33,9 +33,7 @@ impl Layout {
             Some(shape) => Self::shape_of(shape)?,
         };
         let layout = Self::contiguous(dtype, shape, offset);
-        layout.ok_or_else(|| {
-            PyValueError::new_err("the shape has more bytes than there are addresses")
-        })
+        layout.ok_or_else(|| PyValueError::new_err("the array is larger than the address space"))
     }
 
     /// Converts a shape: a number of elements, or a sequence of numbers.
@@ -136,7 +134,7 @@ impl Layout {
             return refused(format!("an array has at most {MAX_DIMENSIONS} dimensions"));
         }
         let Some((before, after)) = self.reach() else {
-            return refused("the array has more bytes than there are addresses".into());
+            return refused("the array is larger than the address space".into());
         };
         let end = self.offset as u128 + after as u128;
         if before > self.offset || end > len as u128 {

@@ -140,7 +140,7 @@ impl Array {
     fn interface<'py>(&self, py: Python<'py>, version: u32) -> PyResult<Bound<'py, PyDict>> {
         let Some(typestr) = self.layout.dtype.typestr() else {
             return Err(PyAttributeError::new_err(format!(
-                "no array interface says what {} is: use numpy() or DLPack",
+                "the array interfaces do not support {}: use numpy() or DLPack",
                 self.layout.dtype
             )));
         };
@@ -401,7 +401,7 @@ impl Array {
         let own = slf.get();
         if !own.is_on_host() {
             return Err(PyBufferError::new_err(format!(
-                "the bytes are on {}, where NumPy cannot reach them: copy them with torch or CuPy",
+                "the array is on {}, which NumPy cannot access: copy it with torch or CuPy",
                 own.device()
             )));
         }
@@ -611,7 +611,7 @@ impl Array {
         let is_converted = !dtype.eq(array.getattr("dtype")?)?;
         match (is_converted, copy) {
             (true, Some(false)) => Err(PyValueError::new_err(format!(
-                "elements of {} become {dtype} by a copy alone",
+                "converting elements of {} to {dtype} needs a copy",
                 slf.get().layout.dtype
             ))),
             (true, _) => array.call_method1("astype", (dtype,)),

@@ -84,7 +84,7 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
     let suboffsets = view.numbers(view.0.suboffsets);
     if suboffsets.iter().any(|offset| *offset >= 0) {
         return Ok(Found::Refused(PyTypeError::new_err(
-            "arrays of pointers to rows cannot be shared: make one block of it",
+            "arrays of pointers to rows cannot be shared: copy the array into one block",
         )));
     }
     let shape = view.numbers(view.0.shape).iter().map(|size| *size as usize);

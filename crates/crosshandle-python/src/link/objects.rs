@@ -376,7 +376,7 @@ impl RemoteMemory {
         let nbytes = nbytes.unwrap_or(rest);
         if nbytes > rest {
             return Err(PyValueError::new_err(format!(
-                "{nbytes} bytes from byte {offset} on are not inside of the {} bytes of this memory",
+                "{nbytes} bytes at byte {offset} are not inside the {} bytes of this memory",
                 memory.len()
             )));
         }

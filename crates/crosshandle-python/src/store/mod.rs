@@ -172,7 +172,7 @@ impl StoreClient {
         }
         if !named.is_empty() && !ranges.is_empty() {
             return Err(PyValueError::new_err(
-                "some arrays are on the host and some on a device: bring all of them to one",
+                "some arrays are on the host and some on a device: copy all of them to the same device",
             )
             .into());
         }
@@ -288,7 +288,7 @@ fn described<'py>(py: Python<'py>, name: &HeldName) -> PyResult<Bound<'py, PyDic
 
 fn hash_of(text: &str) -> PyResult<Hash> {
     Hash::from_hex(text).map_err(|error| {
-        PyValueError::new_err(format!("a hash has 64 hexadecimal digits: {error}"))
+        PyValueError::new_err(format!("a hash consists of 64 hexadecimal digits: {error}"))
     })
 }
 

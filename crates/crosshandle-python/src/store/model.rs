@@ -110,7 +110,9 @@ impl StoreModel {
             layout.elements().checked_mul(layout.dtype.bytes()) == Some(info.bytes as usize)
         });
         let layout = layout.ok_or_else(|| {
-            PyValueError::new_err(format!("{name} has another length than its shape and type"))
+            PyValueError::new_err(format!(
+                "the length of {name} does not match its shape and type"
+            ))
         })?;
         Ok(Array::of(memory, layout, true)?)
     }

@@ -58,7 +58,7 @@ def number_of(stream: Any) -> int:
     if hasattr(stream, "handle"):
         return 0
     raise TypeError(
-        f"{type(stream).__name__} is no stream: it has none of __cuda_stream__, cuda_stream, ptr and handle"
+        f"{type(stream).__name__} is not a stream: it has none of __cuda_stream__, cuda_stream, ptr and handle"
     )
 
 

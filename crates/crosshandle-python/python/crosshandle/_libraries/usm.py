@@ -152,7 +152,7 @@ def _tried() -> Iterator[_Adapter]:
 def _needed() -> Iterator[_Adapter]:
     if not adapters():
         raise UnsupportedError(
-            "the SYCL runtime of dpctl has loaded no Unified Runtime adapter of this package, and takes memory of no other: "
+            "dpctl's SYCL runtime has not loaded this package's Unified Runtime adapter, and accepts memory of no other adapter: "
             f"start the program with {_setting()}"
         )
     return _tried()
@@ -288,7 +288,7 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
     if nbytes == 0:
         return dpnp.empty(array.shape, dtype=dtype, sycl_queue=queue)
     if any(stride % size for stride in array.strides):
-        raise ValueError(f"dpnp has no arrays whose strides ({array.strides}) are no multiples of {size} bytes")
+        raise ValueError(f"dpnp does not support strides ({array.strides}) that are not multiples of {size} bytes")
     memory = memory_of(array, handle, first, nbytes, queue)
     # The distance from the lowest byte to the first element.
     offset = sum(-stride * (length - 1) for length, stride in zip(array.shape, array.strides) if stride < 0)
