@@ -1,4 +1,4 @@
-//! Commands of the host: functions, and timestamps.
+//! Commands on the host: functions, and timestamps.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{List, MaybeIn, MaybeOut, entry_points};
@@ -29,15 +29,16 @@ entry_points! {
         if flags & UR_EXP_HOST_TASK_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
-        // SAFETY: the caller has the function called once by a thread of the queue, as UR does.
+        // SAFETY: the caller allows one call of the function by a thread of the queue, as UR does.
         let function = unsafe { HostFunction::new(function, data) };
         let command = Command::call(move || function.run());
         let submission = Submission::new(queue, waits, event)?;
         submission.submit(ur_command_t::UR_COMMAND_HOST_TASK_EXP, command, false)
     }
 
-    /// Calls the function at once. What it submits to the queue runs after the events to wait for and
-    /// before the event. Buffers need no preparation: commands do all that is done to them.
+    /// Calls the function at once. Its submissions to the queue run after the events to wait for
+    /// and before the returned event. Buffers need no preparation, because the function only
+    /// submits commands.
     pub(super) fn native_command(
         queue: Handle<Queue>,
         function: ur_exp_enqueue_native_command_function_t,
@@ -57,11 +58,11 @@ entry_points! {
             .before_later();
         let inner = queue.inner();
         if inner.native().is_some() {
-            // The function sees the driver's queue, in which barriers must have their place.
+            // The function sees the driver's queue, which must contain the barriers.
             submission = submission.after_earlier();
         }
         inner.submit(submission.ordered(Command::marker())?)?;
-        // SAFETY: the caller vouches for the function and its data.
+        // SAFETY: the caller guarantees that the function may be called with its data.
         unsafe { function(queue.handle(), data) };
         if !submission.wants_event() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The entry points with which a queue begins and ends to record.
+//! The entry points that begin and end captures of a queue.
 
 use super::Graph;
 use super::capture::Capture;
