@@ -16,8 +16,8 @@ pub(crate) const ACKS_PER_KEEP_ALIVE: u32 = 5;
 /// smaller than [`ACKS_PER_KEEP_ALIVE`], so that at least one confirmation is missing by then. With
 /// 1 there would be no time left to dial.
 pub(crate) const REDIALS_PER_KEEP_ALIVE: u32 = 3;
-/// Maximum time for a new connection to authenticate and to greet. It must allow for distant hosts,
-/// with some 800 ms to each. Silent strangers keep their places for this long.
+/// Maximum time for a new connection to authenticate and to greet. With half of it, hosts at a
+/// distance of 800 ms could not link. Silent strangers keep their places for this long.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum timeout of the first attempt to reconnect: about three round trips on a busy machine.
 /// See [`REDIAL_HANDSHAKES`].

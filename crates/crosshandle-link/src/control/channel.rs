@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Number of bytes that are read from the socket before the messages in them are handled.
+/// Maximum number of bytes that are read from the socket before the messages in them are handled.
 const MAX_INPUT: usize = 1 << 20;
 
 /// Maximum number of bytes that wait for the socket, plus one frame. Further frames stay in the

@@ -253,7 +253,8 @@ impl<S: Subject, W> AwaitSet<S, W> {
         self.attend(address, false, sleeps);
     }
 
-    /// Looks at every word. The caller calls it after an event that changes no word.
+    /// Looks at every word. The caller uses it when something happened that changes no word, such
+    /// as a death.
     pub(crate) fn look_at_all(&mut self, sleeps: &mut impl Sleeps) {
         for address in Vec::from_iter(self.words.keys().copied()) {
             self.attend(address, false, sleeps);
@@ -363,7 +364,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
                 && first.is_registered(sleep.before)
             {
                 sleep.watch_owner(&first);
-                // The wake that follows the mark may have come before the sleep began.
+                // The wake by `mark_device_signals` may have come before the sleep began.
                 if first.slot.is_device_signalled() {
                     self.add_of_device(address);
                 }
@@ -406,7 +407,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         let number = first.number;
         let token = self.next_token;
         sleeps.begin(token, first.word(), before);
-        // A later mark ends the sleep.
+        // If devices begin to signal the event later, that ends the sleep.
         let is_device_signalled = first.slot.is_device_signalled();
         word.sleep = Some(Sleep {
             token,

@@ -35,8 +35,8 @@ impl Slot {
         self.flags.fetch_or(ALONE, Ordering::Release);
     }
 
-    /// Returns whether another process ended with the event open, and only one process has it open
-    /// now and permanently.
+    /// Returns whether another process ended with the event open, and the only process that has it
+    /// open now will remain the only one.
     #[inline]
     pub(crate) fn is_left_alone(&self) -> bool {
         let flags = self.flags.load(Ordering::Acquire);

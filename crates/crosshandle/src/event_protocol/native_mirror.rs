@@ -1,5 +1,4 @@
-//! The state of a native mirror, which is a driver's own event that is signalled along with one of
-//! ours.
+//! The state of a native mirror: a driver's own event that is signalled along with one of ours.
 //!
 //! A driver's event knows only its latest signal. A queue may wait for the driver's event in place
 //! of number *n* while its latest signal is that of *n*. The word `mirror` holds that number. It
@@ -148,7 +147,7 @@ impl Slot {
         self.load_issued().0 & !WATCHED == Issued::pending(number, owner).0
     }
 
-    /// Completes a signal that a device has observably signalled, possibly before its owner knows.
+    /// Completes a signal that a device was seen to give, possibly before its owner knows.
     pub(crate) fn complete_observed(&self, number: u64) -> Completion {
         self.complete(Ticket::single(number))
     }

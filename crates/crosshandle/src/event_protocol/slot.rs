@@ -5,35 +5,64 @@
 //! *n* with `n mod 7 = i`. The module documentation explains the roles (submitter, signaller,
 //! waiter …).
 //!
-//! | field | bits | meaning | written by | read by |
-//! |---|---|---|---|---|
-//! | `issued` | 0–11 | owner that took the latest number; 0 with `COMPLETE` | submitters | submitters, survivors |
-//! | | 12 `COMPLETE` | every signal up to the number is complete | set by immediate signallers, cleared by submitters | all roles |
-//! | | 13 `WATCHED` | a waiter sleeps, or a device waits, until a number not yet taken | see below | immediate signallers |
-//! | | 14–63 | number of the latest signal | submitters, immediate signallers | all roles |
-//! | `words[i]` | 0–30 | number of sleepers, which are waiters in a futex on the upper half | waiters; set to 0 by each completion | signallers and survivors, to wake them |
-//! | | 31 `FAILED` | a signal failed, or a survivor finished it; readers consult `failed_from` and `failed_to` | signallers, survivors; never devices | waiters |
-//! | | 32–63 | lower half of the latest number that finished on this word | signallers, survivors, devices (only these bits) | waiters, devices, survivors, submitters |
-//! | `signaller_cpu` | 0–31 | CPU of the latest host signaller plus 1; 0 if there was none | host signallers | waiters, to decide whether to spin |
-//! | `flags` | 0 `DEVICE_SIGNALS` | devices signal the event; set once | submitters of device signals | waiters (to sleep in steps), signallers (to maintain `finished`) |
-//! | | 1 `MAY_FAIL` | signals may fail although no process dies; set once | submitters | submitters of dependent commands |
-//! | | 2 `MIRROR_REQUESTED` | a queue prefers to wait for the driver's own event; set once | submitters of device waits | signallers |
-//! | | 4–15 `LATEST_DEATH` | latest owner that ended with the event open; 0 if none did | the exporter | waiters for numbers not yet taken |
-//! | | 16 `ALONE` | only one process has the event open, and no other can open it; set once | the exporter | that process's waiters |
-//! | | 24–31 `REVOCATION` | number of revocations of the native mirror times 2; odd during a revocation; wraps | processes that revoke | submitters of device waits |
-//! | `finished[i]` | 0–63 | a number of the word that has certainly finished; only grows; maintained only with `DEVICE_SIGNALS` | signallers, survivors, queues that find a device's signal done | survivors |
-//! | `failed_from[i]` | 0–63 | first number of the latest range of failed signals; 0 if there is none | signallers and survivors, before the word | waiters |
-//! | `failed_to[i]` | 0–11 | owner that died, if that is the reason; 0 if unknown | survivors, before the word | waiters |
-//! | | 12–13 | reason ([`FailureReason`]) | signallers and survivors, before the word | waiters |
-//! | | 14–63 | last number of that range | signallers and survivors, before the word | waiters |
-//! | `max_device_wait` | 0–63 | greatest number that a device waits for and that was not yet taken then; 0 if none | submitters of device waits | immediate signallers |
-//! | `mirror` | 0–49 | latest number that the native mirror was signalled for; 0 if unknown | queues that signal the mirror, processes that revoke | queues that wait for it |
-//! | | 50 | a signal of the mirror is being submitted to the driver | queues that signal the mirror | queues that signal or wait |
-//! | | 51–58 | number of waits that are being submitted to the driver | queues that wait | queues that signal |
-//! | `runs[j]` | as `issued` | last number and owner of a run of numbers that one owner took; 0 if unused | submitters that follow another owner | survivors |
+//! The fields hold, by bits:
 //!
-//! Waiters and submitters of device waits set `WATCHED`. Submitters keep it. Immediate signallers
-//! clear it, and set it again if a sleeper or a device wait is left.
+//! - `issued`, the latest number. Submitters and immediate signallers write it, and all roles read
+//!   it.
+//!   - 0–11: owner that took the number, or 0 with `COMPLETE`. Survivors and submitters read it.
+//!   - 12, `COMPLETE`: every signal up to the number is complete. Immediate signallers set it, and
+//!     submitters clear it.
+//!   - 13, `WATCHED`: a waiter sleeps, or a device waits, until a number not yet taken. Waiters and
+//!     submitters of device waits set it, and submitters keep it. Immediate signallers clear it,
+//!     and set it again if a sleeper or a device wait is left.
+//!   - 14–63: number of the latest signal.
+//! - `words[i]`, a completion word.
+//!   - 0–30: number of sleepers, which are waiters in a futex on the upper half. Waiters change it,
+//!     and each completion sets it to 0. Signallers and survivors read it to wake the sleepers.
+//!   - 31, `FAILED`: a signal failed, or a survivor finished it. Signallers and survivors set it,
+//!     and a device never changes it. Waiters that see it consult `failed_from` and `failed_to`.
+//!   - 32–63: lower half of the latest number that finished on this word. Signallers, survivors and
+//!     devices write it, and devices write only these bits. Waiters, devices, survivors and
+//!     submitters read it.
+//! - `signaller_cpu`: CPU of the latest host signaller plus 1, or 0 if there was none. Host
+//!   signallers write it. Waiters read it to decide whether to spin.
+//! - `flags`, most of which are set once.
+//!   - 0, `DEVICE_SIGNALS`: devices signal the event. Submitters of device signals set it. Waiters
+//!     then sleep in steps, and signallers maintain `finished`.
+//!   - 1, `MAY_FAIL`: signals may fail although no process dies. Submitters set it, and submitters
+//!     of dependent commands read it.
+//!   - 2, `MIRROR_REQUESTED`: a queue prefers to wait for the driver's own event. Submitters of
+//!     device waits set it, and signallers read it.
+//!   - 4–15, `LATEST_DEATH`: latest owner that ended with the event open, or 0 if none did. The
+//!     exporter writes it, and waiters for numbers not yet taken read it.
+//!   - 16, `ALONE`: only one process has the event open, and no other can open it. The exporter
+//!     sets it, and that process's waiters read it.
+//!   - 24–31, `REVOCATION`: number of revocations of the native mirror times 2, which wraps. It is
+//!     odd during a revocation. Processes that revoke write it, and submitters of device waits read
+//!     it.
+//! - `finished[i]`: a number of the word that has certainly finished. It only grows, and is
+//!   maintained only with `DEVICE_SIGNALS`. Signallers, survivors, and queues that find a device's
+//!   signal done write it. Survivors read it.
+//! - `failed_from[i]`: first number of the latest range of failed signals, or 0 if there is none.
+//!   Signallers and survivors write it before the word, and waiters read it.
+//! - `failed_to[i]`, the end of that range. It is written and read like `failed_from`.
+//!   - 0–11: owner that died, if that is the reason, or 0 if it is unknown. Only survivors write
+//!     it.
+//!   - 12–13: reason ([`FailureReason`]).
+//!   - 14–63: last number of the range.
+//! - `max_device_wait`: greatest number that a device waits for and that was not yet taken then, or
+//!   0 if there is none. Submitters of device waits write it, and immediate signallers read it.
+//! - `mirror`, the state of the native mirror.
+//!   - 0–49: latest number that the mirror was signalled for, or 0 if it is unknown. Queues that
+//!     signal the mirror and processes that revoke write it. Queues that wait for the mirror read
+//!     it.
+//!   - 50: a signal of the mirror is being submitted to the driver. Queues that signal the mirror
+//!     write it, and all queues read it.
+//!   - 51–58: number of waits that are being submitted to the driver. Queues that wait write it,
+//!     and queues that signal read it.
+//! - `runs[j]`, laid out like `issued`: last number and owner of a run of numbers that one owner
+//!   took, or 0 if it is unused. Submitters that follow another owner write it, and survivors read
+//!   it.
 
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
 
@@ -187,7 +216,7 @@ impl FailedTo {
 /// An event in shared memory.
 ///
 /// Every field is atomic, and every bit pattern is a valid value. A hostile peer can make an
-/// event's state meaningless, but reading it stays sound. The table at the top of this file
+/// event's state meaningless, but reading it stays sound. The list at the top of this file
 /// explains the bits.
 #[repr(C, align(128))]
 pub(crate) struct Slot {
@@ -302,7 +331,7 @@ impl Slot {
 
     /// Returns the greatest number up to which all signals have finished.
     pub(crate) fn completed(&self) -> u64 {
-        // `issued` is read first, because the words can only advance until they are read.
+        // `issued` is read first. By the time the words are read, they can only have advanced.
         let issued = self.load_issued();
         if issued.is_complete() {
             return issued.number();

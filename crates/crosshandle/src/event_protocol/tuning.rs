@@ -56,9 +56,9 @@ pub(super) const SWEEP_LOOKS: usize = 96;
 /// Each check is a system call. In larger sets it takes several sweeps to find an unreported death.
 pub(super) const SWEEP_CHECKS: usize = 16;
 
-/// Shortest step of an await set per word that it polls in steps. A poll takes about 20 ns. With
-/// the shortest step, many events that devices signal take about 5 % of a core. The value delays
-/// short commands if there are more than 50 such events.
+/// Shortest step of an await set per word that it polls in steps. A poll takes about 20 ns, so even
+/// many such words take only about 5 % of a core. If there are more than 50 of them, short commands
+/// are noticed later.
 pub(super) const STEP_TIME_PER_WORD: Duration = Duration::from_nanos(400);
 
 /// Maximum number of attempts to sleep on a word that keeps changing. Further attempts are left to

@@ -384,8 +384,7 @@ impl Target<'_> {
         self.liveness.watch(&|| self.slot.owner_of(self.number));
     }
 
-    /// Returns whether no submitter has taken the number, and none that could take it is known to
-    /// exist.
+    /// Returns whether the number is not taken, and is known to be abandoned.
     pub(super) fn never_comes(&self) -> bool {
         self.liveness.is_known_abandoned() && self.number > self.slot.issued()
     }

@@ -1,9 +1,10 @@
 //! Handles: small plain values that name shared memory or a shared event.
 //!
-//! A handle is [`HANDLE_SIZE`] bytes. A program may copy, compare and log them, and send them in any
-//! way to another process on the same machine, which opens the handle and then holds the same
-//! object. There is one type for each kind of object: [`MemoryHandle`], [`PhysicalMemoryHandle`]
-//! and [`EventHandle`]. [`AnyHandle`] is for a program that does not know the kind yet.
+//! A handle is [`HANDLE_SIZE`] bytes. A program may copy, compare and log handles, and send them in
+//! any way to another process on the same machine. That process opens a handle, and then holds the
+//! same object. There is one type for each kind of object: [`MemoryHandle`],
+//! [`PhysicalMemoryHandle`] and [`EventHandle`]. [`AnyHandle`] is for a program that does not know
+//! the kind yet.
 //!
 //! Values of these types are always well-formed. `from_bytes` and `FromStr` check every field and
 //! the integrity tag, and report a fault as a [`HandleError`]. Only opening a handle shows whether

@@ -96,7 +96,7 @@ fn read_bytes(text: &str) -> Result<[u8; HANDLE_SIZE], HandleError> {
     if text.len() > TEXT_LENGTH {
         return Err(bad(
             TEXT_LENGTH,
-            "it goes on after the 144 characters of a handle",
+            "it continues after the 144 characters of a handle",
         ));
     }
     let mut bytes = [0; HANDLE_SIZE];

@@ -129,7 +129,7 @@ pub struct Layout {
 pub enum ElementType {
     /// A type that has a number in DLPack.
     Numbered {
-        /// DLPack's code of the kind, such as 0 for signed integers and 2 for floating point.
+        /// DLPack's type code, such as 0 for signed integers and 2 for floating point.
         code: u8,
         /// Number of bits of an element; not 0.
         bits: u8,

@@ -26,7 +26,7 @@ pub enum Unpacked {
     Head(TableHead),
 }
 
-/// The numbers of the parts of a table.
+/// Numbers of arrays and signals in a table, and the length of its structure in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Counts {
     arrays: usize,

@@ -58,7 +58,7 @@ fn the_text_is_version_2() {
     }
 }
 
-/// Replaces each character of each handle by all ASCII characters and some others.
+/// Tries every ASCII character and some others in place of each character of each handle.
 #[test]
 fn every_substituted_character_is_refused() {
     let others: Vec<char> = (0..=127)

@@ -1,7 +1,8 @@
-//! Descriptors that are under way to importers, of answers that bring many.
+//! Descriptors in transit to importers, in replies that carry many.
 //!
-//! The system lets all processes of a user together have as many under way as one process may have open.
-//! Importers that ask for pieces and are slow to take them, or never do, must leave some to all others.
+//! The kernel limits the descriptors in transit of all processes of a user together to the limit of
+//! one process. Importers that request pieces and receive them slowly or never must leave some
+//! descriptors to others.
 
 use crate::ipc::tuning::MAX_UNDER_WAY_PART;
 use crate::os::socket::MAX_DESCRIPTORS;
@@ -9,7 +10,7 @@ use crate::threads::driver_jobs;
 use rustix::process::{Resource, getrlimit};
 use std::sync::{Arc, Weak};
 
-/// Answers that were sent, and were not taken when somebody last looked: the importer `C`, and the number of
+/// Sent replies that were unread at the last check: the importer `C`, and the number of
 /// descriptors.
 pub(super) struct UnderWay<C> {
     sent: Vec<(Weak<C>, usize)>,
@@ -20,7 +21,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         Self { sent: Vec::new() }
     }
 
-    /// Counts an answer to an importer that has taken all before. Returns whether there is room for it.
+    /// Counts a reply to an importer that has read all earlier replies. Returns whether there is
+    /// room for the reply.
     pub(super) fn add(
         &mut self,
         client: &Weak<C>,
@@ -29,13 +31,14 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
     ) -> bool {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        // One answer is always under way, where descriptors are few.
+        // One reply may always be in transit, even if descriptors are few.
         let limit = (limit / MAX_UNDER_WAY_PART).max(MAX_DESCRIPTORS);
         self.sent.retain(|(other, _)| {
             let other = other.upgrade().filter(|_| !Weak::ptr_eq(other, client));
             other.is_some_and(|other| {
                 let is_under_way = has_unread(&other);
-                // Where nobody waits: this may be its last owner, and it looks at what the importer had open.
+                // This may be the last reference, whose drop checks the importer's opens, so a job
+                // drops it.
                 if let Some(last) = Arc::into_inner(other) {
                     driver_jobs::drop_later(last);
                 }
