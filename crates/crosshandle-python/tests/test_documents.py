@@ -1,5 +1,4 @@
-"""Every Python block in the documents runs. If its process is killed at any line, the other one
-survives."""
+"""Every Python block in the documents runs, and a kill of its process leaves the peer working."""
 
 from __future__ import annotations
 

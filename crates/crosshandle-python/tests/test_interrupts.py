@@ -152,7 +152,8 @@ NOT_READY = """
 from crosshandle import default_context
 event = default_context().event()
 array = crosshandle.default_context().allocate(64).array((4,), "int32")
-# A signal that is submitted and not done: behind one that waits for a signal that nobody makes.
+# A submitted signal that is never done, because it follows a wait for a signal that no process
+# makes.
 never = default_context().event()
 queue = default_context().queue()
 queue.wait(never, 1)
@@ -281,7 +282,8 @@ def test_asking_a_stopped_host(call: str) -> None:
 import os
 from crosshandle import link
 context = crosshandle.Context("host")
-other = link.connect(arguments[0], token=arguments[1], data="tls", context=context, timeout={DEADLINE})
+address, token = arguments[:2]
+other = link.connect(address, token=token, data="tls", context=context, timeout={DEADLINE})
 memory, event = other.open_memory(arguments[2]), other.open_event(arguments[3])
 os.kill({host.pid}, signal.SIGSTOP)
 """

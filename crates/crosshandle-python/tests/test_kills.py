@@ -1,5 +1,4 @@
-"""If a process is killed at any line of a program, the other one gets an exception at once, and
-continues."""
+"""If a process is killed at any line of a program, its peer gets an exception at once."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ AT_ONCE = 5.0
 
 
 def play(role: str, line: int) -> tuple[Any, float]:
-    """Runs one role here, next to a process that runs the other one and is killed at a line.
+    """Runs one role here, next to a process that runs the other role and is killed at a line.
 
     Returns the exception if there was one, and the seconds from the death to it.
     """

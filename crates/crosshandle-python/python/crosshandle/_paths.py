@@ -22,7 +22,8 @@ def command() -> str:
     """Returns the path of the `crosshandle` command.
 
     >>> import subprocess
-    >>> output = subprocess.run([crosshandle.command(), "--version"], capture_output=True, check=True)
+    >>> command = [crosshandle.command(), "--version"]
+    >>> output = subprocess.run(command, capture_output=True, check=True)
     >>> output.stdout.startswith(b"crosshandle ")
     True
     """

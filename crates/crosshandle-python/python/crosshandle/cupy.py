@@ -3,7 +3,9 @@
     import crosshandle.cupy
 
     cupy.cuda.set_allocator(crosshandle.cupy.allocator)
-    cupy.cuda.set_allocator(cupy.cuda.MemoryPool(crosshandle.cupy.allocator).malloc)   # with CuPy's pool above it
+
+    pool = cupy.cuda.MemoryPool(crosshandle.cupy.allocator)     # or with CuPy's pool above it
+    cupy.cuda.set_allocator(pool.malloc)
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ milliseconds.
 
     from crosshandle import store
 
-    store.load("llama-70b", ["model.safetensors"], device="cuda:0")       # one process, which may end
+    store.load("llama-70b", ["model.safetensors"], device="cuda:0")     # one process, which may end
 
     with store.open("llama-70b", framework="torch") as model:             # any number of others
         model.keys()

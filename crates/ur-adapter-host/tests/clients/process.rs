@@ -97,8 +97,7 @@ impl Program {
     }
 }
 
-/// Runs two programs, each of which reads the output of the other one. Returns their standard error
-/// output.
+/// Runs two programs, each of which reads the other's output. Returns their standard error output.
 pub(crate) fn run_in_a_loop(first: Program, mut second: Program) -> (String, String) {
     let (first_in, second_out) = io::pipe().expect("a pipe");
     let (second_in, first_out) = io::pipe().expect("a pipe");

@@ -466,7 +466,8 @@ impl Argument for MaybeText {
     type Value<'a> = Option<&'a CStr>;
 
     unsafe fn read(c: *const c_char, _call: &Call) -> Result<Option<&CStr>> {
-        // SAFETY: not null, so it ends with a zero and is valid during `'a`, by the caller's promise.
+        // SAFETY: not null, so it ends with a zero and is valid during `'a`, by the caller's
+        // promise.
         Ok((!c.is_null()).then(|| unsafe { CStr::from_ptr(c) }))
     }
 }

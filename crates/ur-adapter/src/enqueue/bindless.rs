@@ -134,7 +134,7 @@ impl Rows {
         })
     }
 
-    /// Returns the pitches for a copy from or to an image. In an array of rows, the rows are a slice
+    /// Returns the pitches for a copy from or to an image. In an array of rows, rows are one slice
     /// pitch apart.
     fn pitches_beside(&self, image: &ImageDescription) -> Pitches {
         match image.kind {

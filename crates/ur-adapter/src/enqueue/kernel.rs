@@ -154,8 +154,8 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
 }
 
 /// Returns the work-items from which the size of groups is chosen. These are the items of one group
-/// per cluster, which results in whole clusters. If the launch cannot be divided into such clusters,
-/// these are all items.
+/// per cluster, which results in whole clusters. If the launch cannot be divided into such
+/// clusters, these are all items.
 fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
     let cluster = cluster.unwrap_or([1; 3]).map(|groups| groups as usize);
     let pairs = || global.into_iter().zip(cluster);
@@ -205,8 +205,8 @@ pub(crate) unsafe fn launch_command(
         }
     };
     let most = function.properties().dynamic_shared_memory;
-    // The local memory that the launch requests in addition to its arguments. `local_memory` already
-    // includes it if arguments are offsets into local memory.
+    // The local memory that the launch requests in addition to its arguments. `local_memory`
+    // already includes it if arguments are offsets into local memory.
     let beside = if takes_local {
         properties.local_memory
     } else {
