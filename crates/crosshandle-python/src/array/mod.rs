@@ -63,9 +63,9 @@ pub(crate) struct Array {
     buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
 
-/// How long a failed wait for a buffer view makes other protocols of the same array fail at once.
-/// If it is too short, NumPy waits a second time on a slow machine. If it is too long, a program
-/// that retries gets the same error again.
+/// Time after a failed wait for a buffer view during which other protocols of the same array fail
+/// with the same error at once. If it is too short, NumPy waits a second time on a slow machine. If
+/// it is too long, a program that retries gets the old error again.
 const SAME_WAIT: Duration = Duration::from_millis(50);
 
 impl Array {

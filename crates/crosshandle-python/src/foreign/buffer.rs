@@ -47,7 +47,7 @@ impl View {
     fn numbers(&self, start: *const ffi::Py_ssize_t) -> &[ffi::Py_ssize_t] {
         match start.is_null() || self.0.ndim <= 0 {
             true => &[],
-            // SAFETY: because of the flags of the request, a view has one for each dimension.
+            // SAFETY: the flags of the request guarantee a number for each dimension.
             false => unsafe { slice::from_raw_parts(start, self.0.ndim as usize) },
         }
     }

@@ -24,7 +24,7 @@ impl Place {
             // Pinned memory belongs to the host, too.
             (1 | 3 | 11, _) => Ok(Self::Host),
             (2, Ok(number)) => Ok(Self::Cuda(number)),
-            // For managed memory, the driver's refusal gives the reason.
+            // The driver refuses managed memory later, and its error gives the reason.
             (13, _) => Ok(Self::SomeCuda),
             (14, _) => Ok(Self::SomeSycl),
             _ => Err(PyTypeError::new_err(format!(

@@ -222,8 +222,8 @@ impl SharedMemory {
         }
     }
 
-    /// Checks whether other processes could open this memory by the handle that this process opened
-    /// it by. Fails with the error that they would get.
+    /// Checks whether other processes can still open this memory with the handle that this process
+    /// used. Fails with the error that they would get.
     pub(crate) fn check_openable(&self, py: Python<'_>) -> Result<()> {
         let Some(handle) = self.handle else {
             return Ok(());
@@ -277,7 +277,7 @@ impl SharedMemory {
     }
 }
 
-/// Returns the error for memory whose read-only handle is not available.
+/// Returns the error for a read-only handle that only the exporter of the memory can make.
 pub(crate) fn no_read_only() -> crosshandle::Error {
     crosshandle::Error::Unsupported(
         "this memory was opened by a handle that lets its holder write, and only the process that made that can \

@@ -72,7 +72,7 @@ impl Failure {
             .unwrap_or("no message");
         Self::new(
             ur_result_t::UR_RESULT_ERROR_UNKNOWN,
-            format!("a fault in this adapter: {text}"),
+            format!("a bug in this adapter: {text}"),
         )
     }
 

@@ -29,7 +29,7 @@ impl Reason for Kernels {
 pub(crate) struct SpecializationConstants;
 
 impl Reason for SpecializationConstants {
-    const TEXT: &str = "only programs in SPIR-V have specialization constants, set before they are \
+    const TEXT: &str = "only programs in SPIR-V have specialization constants, which are set before they are \
         built; kernels of this adapter have none of their own";
 }
 

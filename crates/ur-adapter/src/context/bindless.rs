@@ -34,7 +34,7 @@ pub(crate) struct BindlessImages {
 }
 
 fn unknown_image() -> Failure {
-    Failure::argument("this is no image of this context")
+    Failure::argument("this is not an image of this context")
 }
 
 impl BindlessImages {
@@ -57,7 +57,7 @@ impl BindlessImages {
         let found = self.find(whole)?;
         let Known::Levels(levels) = &found else {
             return Err(Failure::argument(
-                "this image has one level, which it is itself",
+                "this image has only one level: use the image itself",
             ));
         };
         let made = levels.level(level)?;
@@ -108,7 +108,7 @@ impl BindlessImages {
             None => return Err(unknown_image()),
             Some(Known::Level(..)) => {
                 return Err(Failure::argument(
-                    "this is a level of an image: it goes with the image",
+                    "this is a level of an image, which is freed with the image",
                 ));
             }
             Some(Known::Image(_) | Known::Levels(_)) => {}
@@ -141,8 +141,8 @@ impl BindlessImages {
         views.retain(|_, same| !same.is_empty());
         found.ok_or_else(|| {
             Failure::argument(match kind {
-                ViewKind::Sampled => "this is no sampled image of this context",
-                ViewKind::Unsampled => "this is no unsampled image of this context",
+                ViewKind::Sampled => "this is not a sampled image of this context",
+                ViewKind::Unsampled => "this is not an unsampled image of this context",
             })
         })
     }

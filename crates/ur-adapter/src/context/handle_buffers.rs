@@ -89,7 +89,7 @@ impl HandleBuffers {
         let (buffer, export) = buffers.taken.remove(&data.addr()).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "this is not the data of a handle got from this context",
+                "this is not the data of a handle that this context returned",
             )
         })?;
         buffers.free.push(buffer);

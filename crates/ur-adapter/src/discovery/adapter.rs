@@ -79,13 +79,14 @@ fn answer(adapter: &Shared<Adapter>, name: ur_adapter_info_t, query: Query<'_>) 
             query.value(description::reported_backend().0)
         }
         ur_adapter_info_t::UR_ADAPTER_INFO_REFERENCE_COUNT => query.value(adapter.references()),
-        // The version of the adapter for this backend. The upstream adapters have 1 and 2.
+        // The version of this adapter. The upstream adapters of a backend have the versions 1 and
+        // 2.
         ur_adapter_info_t::UR_ADAPTER_INFO_VERSION => query.value(1_u32),
         _ => Err(Failure::ENUMERATION),
     }
 }
 
-/// Fails for numbers that are not a level.
+/// Fails for an unknown log level.
 fn check(level: ur_logger_level_t) -> Result<()> {
     if level.0 > ur_logger_level_t::UR_LOGGER_LEVEL_QUIET.0 {
         return Err(Failure::ENUMERATION);

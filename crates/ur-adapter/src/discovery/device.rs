@@ -74,7 +74,7 @@ entry_points! {
         let device = devices
             .iter()
             .find(|device| native_of(device) == native)
-            .ok_or_else(|| Failure::argument("this is no device's native handle"))?;
+            .ok_or_else(|| Failure::argument("this is not a device's native handle"))?;
         created.put(match device.part {
             // Counted, as for a new sub-device.
             Some(_) => Shared::hand_out(Ref::clone(device)),
@@ -140,7 +140,7 @@ unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32
     });
     chosen
         .map(|index| index as u32)
-        .ok_or_else(|| refusal("no image is for a target of these devices".into()))
+        .ok_or_else(|| refusal("no image has a target of these devices".into()))
 }
 
 /// Returns the driver's device, the OpenCL runtime's device if clients expect that, or the device's

@@ -36,7 +36,7 @@ impl Bytes {
     fn of_offset(offset: ur_rect_offset_t) -> Result<Self> {
         let numbers = [offset.x, offset.y, offset.z].map(usize::try_from);
         let [Ok(x), Ok(y), Ok(z)] = numbers else {
-            return Err(wrong_size("an offset is beyond all memory"));
+            return Err(wrong_size("an offset exceeds the address space"));
         };
         Ok(Self([x, y, z]))
     }
@@ -46,7 +46,7 @@ impl Bytes {
         let extent = region.copyExtent;
         let numbers = [extent.width, extent.height, extent.depth].map(usize::try_from);
         let [Ok(x), Ok(y), Ok(z)] = numbers else {
-            return Err(wrong_size("the region is beyond all memory"));
+            return Err(wrong_size("the region exceeds the address space"));
         };
         if x == 0 {
             return Err(wrong_size("the region has no pixels"));
@@ -59,7 +59,7 @@ impl Bytes {
         let Self([x, y, z]) = self;
         let pixel = image.format.pixel_bytes();
         if !x.is_multiple_of(pixel) {
-            return Err(wrong_size("the region begins or ends within a pixel"));
+            return Err(wrong_size("the region starts or ends inside a pixel"));
         }
         Ok(match image.kind {
             ImageKind::OneDArray => [x / pixel, z, 0],
@@ -99,7 +99,7 @@ impl Rows {
         extent: Bytes,
     ) -> Result<Self> {
         let (image, _) = describe(format, desc)?;
-        let wrong = || wrong_size("the region is not inside the rows that the pitch leaves");
+        let wrong = || wrong_size("the region exceeds the pitch");
         let tight = image.extent[0].checked_mul(image.format.pixel_bytes());
         let row = match desc.rowPitch {
             0 => tight.ok_or_else(wrong)?,

@@ -54,11 +54,12 @@ entry_points! {
             return Err(Failure::ENUMERATION);
         }
         let mut submission = Submission::new(queue, waits, event)?
-            .not_captured("native commands cannot be recorded: what they submit is not known")?
+            .not_captured("native commands cannot be recorded: their submissions are unknown")?
             .before_later();
         let inner = queue.inner();
         if inner.native().is_some() {
-            // The function sees the driver's queue, which must contain the barriers.
+            // The function may use the driver's queue directly, so that queue must contain the
+            // barriers.
             submission = submission.after_earlier();
         }
         inner.submit(submission.ordered(Command::marker())?)?;

@@ -49,7 +49,7 @@ impl PartLayout {
         side.map(Self).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
-                "the part is empty, or a pitch is less than its rows or slices, or the slices are not a whole number \
+                "the part is empty, or a pitch is smaller than its rows or slices, or the slices are not a whole number \
                  of rows apart",
             )
         })
@@ -95,7 +95,7 @@ fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> 
     if from.inner().description().format != to.inner().description().format {
         return Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_FORMAT_DESCRIPTOR,
-            "pixels are copied between images of one format",
+            "pixels can only be copied between images of the same format",
         ));
     }
     let meets = |index: usize| part.origin[index].abs_diff(place[index]) < part.extent[index];

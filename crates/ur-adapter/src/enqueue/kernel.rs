@@ -146,7 +146,7 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
         *narrow = u32::try_from(offset).map_err(|_| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                format!("an offset of {offset} work-items is more than 32 bits say"),
+                format!("an offset of {offset} work-items does not fit into 32 bits"),
             )
         })?;
     }

@@ -241,9 +241,10 @@ impl<'a> Submission<'a> {
     ) -> Result<()> {
         if let Some(capture) = &self.capture {
             return match is_blocking {
-                true => Err(capture.refuse(
-                    "a queue that captures has nothing to wait for: submit without waiting",
-                )),
+                true => {
+                    Err(capture
+                        .refuse("a capturing queue runs no commands: submit without waiting"))
+                }
                 false => self.record(capture, kind, vec![command]),
             };
         }
@@ -338,7 +339,7 @@ impl<'a> Submission<'a> {
     pub(super) fn signal(self, event: &Event) -> Result<()> {
         if let Some(capture) = &self.capture {
             return Err(capture.refuse(
-                "no node signals an event: signal it behind the graph's runs, with a barrier",
+                "nodes cannot signal events: signal the event after the graph's runs, with a barrier",
             ));
         }
         let inner = event.inner()?;

@@ -69,7 +69,7 @@ fn kind_of(flags: ur_exp_event_flags_t) -> Result<Kind> {
     ) {
         (true, true) => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-            "an event can be shared or take timestamps, but not both",
+            "an event can be shared or record timestamps, but not both",
         )),
         (true, false) => Ok(Kind::Shared),
         (false, true) => Ok(Kind::Profiling),

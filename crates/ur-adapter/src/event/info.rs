@@ -114,7 +114,7 @@ impl Event {
         };
         self.inner()?;
         let profile = self.profile().map_err(|_| {
-            none("this event takes no timestamps: neither it nor its queue profiles")
+            none("this event records no timestamps: neither it nor its queue is profiled")
         })?;
         let time = match name {
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
@@ -126,7 +126,7 @@ impl Event {
             }
             _ => ended(&profile),
         };
-        time.ok_or_else(|| none("the command of this event has not come so far"))
+        time.ok_or_else(|| none("the command of this event has not reached this stage"))
     }
 }
 

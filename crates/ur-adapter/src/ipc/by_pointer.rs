@@ -62,7 +62,7 @@ pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
 /// because `error` would otherwise return the previous message.
 fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     boundary::enter(|call| {
-        body(call).map_err(|failure| failure.with_text("a pointer that is needed is null"))
+        body(call).map_err(|failure| failure.with_text("a required pointer is null"))
     })
 }
 

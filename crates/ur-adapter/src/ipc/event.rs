@@ -45,7 +45,7 @@ fn check_shareable(event: &Event) -> Result<()> {
     }
     if event.inner()?.profile().is_ok() {
         return Err(Failure::unsupported(
-            "an event that takes timestamps cannot be shared",
+            "an event that records timestamps cannot be shared",
         ));
     }
     Err(Failure::new(

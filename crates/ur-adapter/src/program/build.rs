@@ -121,7 +121,7 @@ pub(super) fn check_assembly(bytes: &[u8]) -> Result<()> {
     }
     Err(Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-        "the only intermediate language of this adapter is PTX, and this is none",
+        "the only intermediate language of this adapter is PTX, and this is not PTX",
     ))
 }
 

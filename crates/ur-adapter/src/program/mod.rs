@@ -263,7 +263,7 @@ entry_points! {
             if constant.pValue.is_null() {
                 return Err(Failure::new(
                     ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                    format!("the value for specialization constant {} is at null", constant.id),
+                    format!("the value of specialization constant {} is null", constant.id),
                 ));
             }
             // SAFETY: the caller passes `size` bytes.
@@ -302,7 +302,7 @@ entry_points! {
         created: Out<ur_program_handle_t>,
     ) {
         if native == 0 {
-            return Err(Failure::argument("this is no program's native handle"));
+            return Err(Failure::argument("this is not a program's native handle"));
         }
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();

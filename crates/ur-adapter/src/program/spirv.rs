@@ -23,7 +23,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<()> {
     }
     Err(Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-        "this is no module in SPIR-V, in little-endian order",
+        "this is not a SPIR-V module in little-endian order",
     ))
 }
 

@@ -99,7 +99,7 @@ entry_points! {
 
     fn finish(queue: Handle<Queue>) {
         if let Some(capture) = queue.capture_slot().capture() {
-            return Err(capture.refuse("a queue that captures runs nothing that could be waited for"));
+            return Err(capture.refuse("a capturing queue runs no commands that could be waited for"));
         }
         Ok(queue.inner().finish()?)
     }
@@ -132,7 +132,7 @@ fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
         return invalid("a queue cannot submit both in batches and immediately");
     }
     if flags & (UR_QUEUE_FLAG_ON_DEVICE | UR_QUEUE_FLAG_ON_DEVICE_DEFAULT) != 0 {
-        return invalid("there are no queues on the device, to which only kernels could submit");
+        return invalid("queues on the device, to which kernels submit, are not supported");
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use unified_runtime_sys::{
 
 /// The reason why captures refuse these commands.
 const NOT_RECORDED: &str =
-    "mapping cannot be recorded: the host looks at a region once, not at each run";
+    "mapping cannot be recorded: the host accesses a region once, not in each run";
 
 entry_points! {
     pub(crate) fn map(

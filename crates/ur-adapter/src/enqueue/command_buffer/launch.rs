@@ -119,7 +119,7 @@ entry_points! {
         if alternatives.iter().any(|other| ptr::eq(other, kernel)) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "the command's own kernel is no alternative to it",
+                "the command's own kernel cannot be an alternative",
             ));
         }
         // SAFETY: the caller passes `dimensions` numbers, and arguments that match their types.
@@ -215,7 +215,7 @@ unsafe fn updated(
         if offset.is_null() || global.is_null() {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "other dimensions come with a new offset and a new global size",
+                "new dimensions require a new offset and a new global size",
             ));
         }
         sizes.dimensions = update.newWorkDim;

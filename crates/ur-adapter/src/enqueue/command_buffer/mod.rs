@@ -149,7 +149,7 @@ impl Shared<CommandBuffer> {
         let Phase::Recording(recording) = &mut state.phase else {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "this command buffer is finalized: it takes no more commands",
+                "this command buffer is finalized and accepts no more commands",
             ));
         };
         let unknown =
@@ -235,7 +235,7 @@ impl CommandBuffer {
         found.cloned().ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP,
-                "this command is none of this command buffer's",
+                "this command does not belong to this command buffer",
             )
         })
     }
@@ -372,7 +372,7 @@ entry_points! {
 struct NativeBuffers;
 
 impl Reason for NativeBuffers {
-    const TEXT: &str = "command buffers of this adapter are no single object of a driver";
+    const TEXT: &str = "command buffers of this adapter are not a single object of a driver";
 }
 
 /// The reason why native commands are not recorded.

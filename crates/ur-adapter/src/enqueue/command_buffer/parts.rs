@@ -61,8 +61,8 @@ impl Recordings {
         Self(vec![PartRecording::new(context)])
     }
 
-    /// Records that a command uses a buffer, which tracks its queues. The command may be in any
-    /// part, so all runs notify the buffer.
+    /// Records that a command uses a buffer. The buffer tracks the queues that use it. The use is
+    /// recorded in the first part, which every run includes.
     pub(super) fn note(&mut self, buffer: &BufferUse<'_>) {
         self.0[0].recording.note(buffer);
     }
@@ -124,7 +124,7 @@ struct Part {
 }
 
 impl Parts {
-    /// Records that an update uses a buffer, which tracks its queues.
+    /// Records that an update uses a buffer. The buffer tracks the queues that use it.
     pub(super) fn note(&self, buffer: &BufferUse<'_>) {
         self.parts[0].run.note(buffer);
     }

@@ -144,7 +144,7 @@ impl Capture {
         if !capture.is_origin(slot) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "the capture began in another queue, and ends there",
+                "the capture began in another queue, which must end it",
             ));
         }
         let closed = capture.close().ok_or_else(not_capturing)?;
@@ -216,7 +216,7 @@ impl Capture {
                 (Some(found), Some(_)) => {
                     return Err(found.fail(
                         ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_MERGE_ATTEMPT,
-                        "this event is one of another capture, which would become one with this one",
+                        "this event belongs to another capture, and captures cannot be merged",
                     ));
                 }
                 (Some(found), None) => {
@@ -239,9 +239,7 @@ impl Capture {
             && std::ptr::eq(&**queue.device(), &*self.device);
         match is_same {
             true => Ok(()),
-            false => Err(self.refuse(
-                "a queue of another context or device cannot join a capture: a graph belongs to one",
-            )),
+            false => Err(self.refuse("a queue of another context or device cannot join a capture")),
         }
     }
 
@@ -265,7 +263,7 @@ impl Capture {
         self.fail(ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED, why)
     }
 
-    /// Records that a command uses a buffer, which tracks its queues.
+    /// Records that a command uses a buffer. The buffer tracks the queues that use it.
     pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
         if let Some(recorded) = &mut self.state.lock().recorded {
             recorded.recording.note(buffer);
@@ -370,7 +368,7 @@ impl State {
             .iter()
             .map(|index| nodes[*index as usize].node)
             .collect();
-        // The library's graph refuses more nodes than there are indexes.
+        // Indexes fit into 32 bits, because the library's graph limits the number of nodes.
         let node = recording.add(command, &before).map_err(|error| {
             let unsupported = matches!(error, Error::Unsupported(_));
             let failure = Failure::from(error);
@@ -448,6 +446,6 @@ fn invalidated() -> Failure {
 pub(crate) fn internal_event() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_GRAPH_INTERNAL_EVENT,
-        "this event is one of a command that was recorded in a graph, and means nothing outside",
+        "this event belongs to a command that was recorded in a graph, and is only valid there",
     )
 }

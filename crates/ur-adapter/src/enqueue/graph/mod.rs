@@ -93,11 +93,11 @@ impl Graph {
             Contents::Captured(recorded) if recorded.nodes.is_empty() => {}
             Contents::Captured(_) => {
                 return Err(Failure::argument(
-                    "this graph has nodes: a capture takes an empty one",
+                    "this graph has nodes: a capture needs an empty graph",
                 ));
             }
             Contents::Capturing(_) => {
-                return Err(Failure::argument("another queue captures this graph"));
+                return Err(Failure::argument("another queue is capturing this graph"));
             }
             Contents::Invalid => return Err(failed_capture()),
         }
@@ -144,7 +144,7 @@ impl Graph {
             Contents::New | Contents::Captured(_) => {
                 Err(Failure::argument("this graph has no nodes"))
             }
-            Contents::Capturing(_) => Err(invalid("a queue captures this graph still")),
+            Contents::Capturing(_) => Err(invalid("a queue is still capturing this graph")),
             Contents::Invalid => Err(failed_capture()),
         }
     }
@@ -185,7 +185,7 @@ fn failed_capture() -> Failure {
 
 /// Returns the failure for a request of a native handle.
 fn no_native() -> Failure {
-    Failure::unsupported("graphs of this adapter are no single object of a driver")
+    Failure::unsupported("graphs of this adapter are not a single object of a driver")
 }
 
 entry_points! {

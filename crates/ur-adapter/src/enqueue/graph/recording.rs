@@ -29,7 +29,7 @@ impl Recording {
         }
     }
 
-    /// Records that a command uses a buffer, which tracks its queues.
+    /// Records that a command uses a buffer. The buffer tracks the queues that use it.
     pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
         note(&mut self.uses, buffer);
     }
@@ -84,7 +84,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Records that an update uses a buffer, which tracks its queues.
+    /// Records that an update uses a buffer. The buffer tracks the queues that use it.
     pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
         note(&mut self.uses.lock(), buffer);
     }

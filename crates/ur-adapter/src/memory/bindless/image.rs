@@ -22,18 +22,20 @@ const SIDES: usize = 6;
 ///
 /// # Errors
 /// `INVALID_IMAGE_FORMAT_DESCRIPTOR` and `UNSUPPORTED_IMAGE_FORMAT`. `UNSUPPORTED_FEATURE` for
-/// several samples, and for images for gathering.
+/// images with several samples, and for images that kernels gather from.
 pub(crate) fn describe(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,
 ) -> Result<(ImageDescription, u32)> {
     if desc.numSamples > 1 {
         return Err(Failure::unsupported(
-            "there are no images of several samples",
+            "images with several samples are not supported",
         ));
     }
     if desc.type_ == ur_mem_type_t::UR_MEM_TYPE_IMAGE_GATHER_EXP {
-        return Err(Failure::unsupported("there are no images to gather from"));
+        return Err(Failure::unsupported(
+            "images for gathering are not supported",
+        ));
     }
     let levels = desc.numMipLevel.max(1);
     if desc.type_ == ur_mem_type_t::UR_MEM_TYPE_IMAGE_CUBEMAP_EXP {
@@ -130,7 +132,7 @@ entry_points! {
         match bindless.find(image)? {
             Known::Levels(_) => {}
             Known::Image(_) | Known::Level(..) => {
-                return Err(Failure::argument("this is no image of several levels"));
+                return Err(Failure::argument("this image does not have several levels"));
             }
         }
         drop(bindless.remove(image)?);

@@ -214,7 +214,7 @@ impl Buffer {
         if self.is_part {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a part of a buffer has no parts",
+                "a part of a buffer cannot be divided",
             ));
         }
         if flags & UR_MEM_FLAGS_MASK != 0 {
@@ -226,7 +226,7 @@ impl Buffer {
         if flags & PLACE != 0 || wanted.count_ones() > 1 || (wanted != 0 && is_wider) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "a part lies where its buffer does, and allows kernels no more than that",
+                "a part of a buffer has the buffer's location, and does not extend the kernels' access",
             ));
         }
         let too_large = |failure: Failure| {

@@ -105,7 +105,9 @@ pub(crate) fn format(given: &ur_image_format_t) -> Result<ImageFormat> {
             order: *order,
             channel: *channel,
         }),
-        _ => Err(unsupported_format("these are no channels that there are")),
+        _ => Err(unsupported_format(
+            "this combination of channels is not supported",
+        )),
     }
 }
 
@@ -144,17 +146,15 @@ pub(crate) fn description(
             ImageKind::TwoDArray,
             [desc.width, desc.height, desc.arraySize],
         ),
-        _ => return Err(wrong_description("there are no images of this type")),
+        _ => return Err(wrong_description("images of this type are not supported")),
     };
     if desc.numMipLevel != 0 || desc.numSamples != 0 {
         return Err(wrong_description(
-            "there are no images of several levels or samples",
+            "images with several levels or samples are not supported",
         ));
     }
     if !has_pointer && (desc.rowPitch != 0 || desc.slicePitch != 0) {
-        return Err(wrong_description(
-            "pitches are those of memory that an image is made of, and there is none",
-        ));
+        return Err(wrong_description("pitches require a host pointer"));
     }
     Ok(ImageDescription::new(kind, format(given)?, extent))
 }

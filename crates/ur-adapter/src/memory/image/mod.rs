@@ -149,7 +149,7 @@ impl Image {
                 extent: description.extent,
             };
             let place = PartLayout::new(&image, &part, desc.rowPitch, desc.slicePitch);
-            let wrong = "these pitches are less than the image's rows or slices";
+            let wrong = "these pitches are smaller than the image's rows or slices";
             let place = place.map_err(|_| format::wrong_description(wrong))?;
             // SAFETY: as promised to this function. A submitted command is done when `finish`
             // returns, even if it has failed.

@@ -23,7 +23,7 @@ entry_points! {
         if reaches(device, peer) {
             return Ok(());
         }
-        Err(Failure::unsupported("this device cannot access the other one's memory"))
+        Err(Failure::unsupported("this device cannot access the memory of the other device"))
     }
 
     pub(super) fn get_info(

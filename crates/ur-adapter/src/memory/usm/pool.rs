@@ -43,7 +43,7 @@ pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOpti
             }
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_BUFFER_DESC => {
                 return Err(Failure::unsupported(
-                    "this adapter makes pools of memory of its own only",
+                    "this adapter only creates pools of its own memory",
                 ));
             }
             _ => {}

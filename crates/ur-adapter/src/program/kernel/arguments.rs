@@ -225,7 +225,7 @@ fn missing(index: usize, count: usize) -> Failure {
 fn too_much(len: usize, taken: usize) -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
-        format!("no group has {len} bytes of local memory after {taken}"),
+        format!("no group has {len} more bytes of local memory after {taken}"),
     )
 }
 

@@ -187,7 +187,7 @@ entry_points! {
         created: Out<ur_kernel_handle_t>,
     ) {
         if native == 0 {
-            return Err(Failure::argument("this is no kernel's native handle"));
+            return Err(Failure::argument("this is not a kernel's native handle"));
         }
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();

@@ -50,7 +50,7 @@ fn check_dimensions(dimensions: u32) -> Result<()> {
     }
     Err(Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_WORK_DIMENSION,
-        "there are one to three dimensions",
+        "the number of dimensions must be 1 to 3",
     ))
 }
 
@@ -138,7 +138,7 @@ impl GroupLimits {
                 ))
             }
             _ => Err(wrong_group(format!(
-                "groups of {local:?} work-items are larger than {sizes:?}, or {items} altogether"
+                "groups of {local:?} work-items are larger than {sizes:?}, or than {items} in total"
             ))),
         }
     }
