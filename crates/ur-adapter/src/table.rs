@@ -75,8 +75,10 @@ pub unsafe fn copy<T: Copy>(
 }
 
 /// Exports the functions by which the loader gets the tables of the adapter that the
-/// [`Description`] describes. Also exports the function by which other libraries get
-/// [`UsmFunctions`](crate::UsmFunctions). Use it once, in a `cdylib`.
+/// [`Description`] describes.
+///
+/// Also exports the function by which other libraries get [`UsmFunctions`](crate::UsmFunctions).
+/// Use it once, in a `cdylib`.
 #[macro_export]
 macro_rules! export_adapter {
     ($description:expr) => {

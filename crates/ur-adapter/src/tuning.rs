@@ -18,9 +18,10 @@ pub(crate) const IN_USE_POLL_LONGEST: Duration = Duration::from_millis(1);
 /// is late by about 13 % at most, and the number of checks grows logarithmically.
 pub(crate) const IN_USE_POLL_DIVISOR: u32 = 8;
 
-/// Time that the release of a buffer over the user's memory waits for commands that use it. Users
-/// free the memory after the release, and most submitted commands are done by then. If a command
-/// takes longer, the contents are written back after the release.
+/// Time that the release of a buffer over the user's memory waits for commands that use it.
+///
+/// Users free the memory after the release, and most submitted commands are done by then. If a
+/// command takes longer, the contents are written back after the release.
 pub(crate) const BUFFER_RELEASE_GRACE: Duration = Duration::from_millis(200);
 
 /// Alignment of buffers, and of the parts of a work-group's local memory, in bytes. It is the size

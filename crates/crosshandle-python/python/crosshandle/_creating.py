@@ -23,8 +23,9 @@ _FORMATS = {
 
 
 def empty(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
-    """Creates an array that can be shared without a copy. Its elements are arbitrary, as with
-    `numpy.empty`.
+    """Creates an array that can be shared without a copy.
+
+    Its elements are arbitrary, as with `numpy.empty`.
 
     `dtype` is a type in any form that NumPy or torch accepts: `"float32"`, `"f4"`, `numpy.float32`,
     `torch.bfloat16`, `float`. `device` is `"host"` (the default, also `"cpu"`), `"cuda"`,
@@ -91,8 +92,9 @@ def asarray(value: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 def event(name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False) -> Event:
-    """Creates an event in the default context of a device (default: the host). Any process can
-    signal it and wait for it.
+    """Creates an event in the default context of a device (default: the host).
+
+    Any process can signal it and wait for it.
 
     With `low_power`, waiting threads sleep at once instead of spinning first. With `isolated`, the
     event's counters do not share memory with another event.
@@ -209,8 +211,10 @@ def _has_arrays(value: Any) -> bool:
 
 
 def _of_numbers(value: Any, dtype: Any) -> Array | None:
-    """Makes an array of a number or nested lists of numbers, without NumPy. Returns None for types
-    that need NumPy."""
+    """Makes an array of a number or nested lists of numbers, without NumPy.
+
+    Returns None for types that need NumPy.
+    """
     shape: list[int] = []
     flat: list[Any] = [value]
     while flat and isinstance(flat[0], (list, tuple)):

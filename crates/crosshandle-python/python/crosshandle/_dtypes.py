@@ -22,8 +22,9 @@ _MAX_DEPTH = 16
 
 
 def describe(value: Any) -> tuple[str, int] | None:
-    """Describes a type that is not one of the plain types. Returns its text and the bytes of an
-    element, or None if `value` is not a type.
+    """Describes a type that is not one of the plain types.
+
+    Returns its text and the bytes of an element, or None if `value` is not a type.
 
     `value` is a string or a NumPy dtype.
     """
@@ -86,8 +87,10 @@ def _packed(dtype: Any) -> Any:
 
 
 def dtype_of(text: str, nbytes: int) -> Any:
-    """Makes the NumPy dtype for the text in a received bundle. Checks every part of the text
-    first."""
+    """Makes the NumPy dtype for the text in a received bundle.
+
+    Checks every part of the text first.
+    """
     numpy = _numpy(text)
     refused = ValueError(f"the bundle describes elements as {text[:80]!r}, which is no type")
     try:

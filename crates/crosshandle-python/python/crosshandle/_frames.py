@@ -44,8 +44,9 @@ def _pyarrow() -> Any:
 
 
 class Frame:
-    """A table or labelled array that another process has shared. Its columns are in shared memory
-    and read-only.
+    """A table or labelled array that another process has shared.
+
+    Its columns are in shared memory and read-only.
 
     `native()` returns the kind of object that was shared. `arrow()`, `pandas()`, `polars()` and
     `xarray()` convert it. Libraries that read Arrow's C interface accept a `Frame` directly, for
@@ -108,8 +109,10 @@ class Frame:
         return self.arrow()
 
     def arrow(self) -> Any:
-        """Returns a pyarrow table. A shared record batch, array or chunked array is returned as
-        such."""
+        """Returns a pyarrow table.
+
+        A shared record batch, array or chunked array is returned as such.
+        """
         table = self._table()
         if self._kind == "pyarrow.RecordBatch":
             batches = table.to_batches()
@@ -122,8 +125,10 @@ class Frame:
         return table
 
     def pandas(self) -> Any:
-        """Returns a pandas DataFrame. A shared Series or Index is returned as such. Numbers without
-        nulls are not copied."""
+        """Returns a pandas DataFrame.
+
+        A shared Series or Index is returned as such. Numbers without nulls are not copied.
+        """
         if self._kind in _GRIDS:
             return self._value.to_pandas() if self._kind == "xarray.DataArray" else self._value.to_dataframe()
         own = self._kind.partition(".")[2] if self._kind in _NAMELESS else "DataFrame"
@@ -323,8 +328,10 @@ def _children(pyarrow: Any, array: Any) -> list[Any]:
 
 
 def _shared(buffers: list[Any]) -> list[Array]:
-    """Returns the buffers as read-only arrays of shared memory. Raises `ValueError` if one is in
-    other memory."""
+    """Returns the buffers as read-only arrays of shared memory.
+
+    Raises `ValueError` if one is in other memory.
+    """
     from . import _sharing, _trees
 
     leaves = _trees.Leaves(None, False)

@@ -31,8 +31,9 @@ def command() -> str:
 
 
 def ur_adapter(backend: str = "host") -> str:
-    """Returns the path of a backend's Unified Runtime adapter. `backend` is "host", "cuda" or
-    "level_zero".
+    """Returns the path of a backend's Unified Runtime adapter.
+
+    `backend` is "host", "cuda" or "level_zero".
 
     >>> os.path.basename(crosshandle.ur_adapter("host"))
     'libur_adapter_crosshandle_host.so'

@@ -89,8 +89,10 @@ def trim() -> None:
 
 @atexit.register
 def _end() -> None:
-    """Ends the default contexts while the drivers are still loaded. Open objects keep their own
-    contexts."""
+    """Ends the default contexts while the drivers are still loaded.
+
+    Open objects keep their own contexts.
+    """
     _rust.forget_contexts()
     _by_uuid.clear()
     _contexts.clear()
@@ -273,8 +275,10 @@ def _open_received(data: bytes) -> Bundle:
 
 
 def open_read_only(data: bytes) -> Any:
-    """Opens data for reading only, as `open` does. Used to unpickle memory that was opened
-    read-only."""
+    """Opens data for reading only, as `open` does.
+
+    Used to unpickle memory that was opened read-only.
+    """
     return open(data, writable=False)
 
 
@@ -358,8 +362,10 @@ _OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 
 
 def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
-    """Returns the leaves of a tree as arrays of shared memory. Leaves in other memory are copied if
-    `copy` is true."""
+    """Returns the leaves of a tree as arrays of shared memory.
+
+    Leaves in other memory are copied if `copy` is true.
+    """
     arrays: list[Array | None] = [None] * len(leaves)
     owners: dict[int, _storages.Storage] = {}
     foreign: dict[str, list[int]] = {}
@@ -425,8 +431,10 @@ def copy_of(array: Array) -> Array:
 def _adopt(
     device: str, group: list[_rust.Foreign], owners: list[_storages.Storage]
 ) -> list[tuple[Context, Array | Exception]]:
-    """Adopts arrays of other libraries. Returns the context of each, and the array or the reason
-    why it cannot be shared."""
+    """Adopts arrays of other libraries.
+
+    Returns the context of each, and the array or the reason why it cannot be shared.
+    """
     if device == "sycl":
         from ._libraries import usm
 

@@ -54,8 +54,10 @@ _kinds: dict[type, int] = {Array: _LEAF, Memory: _LEAF}
 
 
 class Leaves(list[Any]):
-    """The arrays of a tree, in the order of their places. Buffers of tables are already arrays of
-    shared memory."""
+    """The arrays of a tree, in the order of their places.
+
+    Buffers of tables are already arrays of shared memory.
+    """
 
     def __init__(self, tree: Any, copy: bool):
         super().__init__()
@@ -69,8 +71,10 @@ class Leaves(list[Any]):
         return [self.owners.get(place, leaf) for place, leaf in enumerate(self)] if self.owners else self
 
     def refused(self, place: int, error: Exception) -> Exception:
-        """Returns an error for the array at a place. Its message says where in the tree the array
-        is."""
+        """Returns an error for the array at a place.
+
+        Its message says where in the tree the array is.
+        """
         path = _path(self.tree, self[place])
         if path is None or path == "tree":
             return error

@@ -34,8 +34,9 @@ class _Block(cupy.cuda.BaseMemory):
 
 
 def allocator(nbytes: int) -> Any:
-    """Allocates memory for CuPy on the current device. Pass this function to
-    `cupy.cuda.set_allocator`.
+    """Allocates memory for CuPy on the current device.
+
+    Pass this function to `cupy.cuda.set_allocator`.
 
     The arrays can be shared by handle at once. Other processes keep memory that they have open when
     CuPy frees it.

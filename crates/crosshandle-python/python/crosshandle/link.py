@@ -88,8 +88,9 @@ def listen(
     transports: str | None = None,
     names: bool = False,
 ) -> Listener:
-    """Listens at an address, `host:port`. Port 0 selects a free port. The other arguments are as
-    for `connect`.
+    """Listens at an address, `host:port`.
+
+    Port 0 selects a free port. The other arguments are as for `connect`.
 
     >>> token = link.new_token()
     >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:

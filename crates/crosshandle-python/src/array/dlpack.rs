@@ -299,9 +299,11 @@ unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Returns the type of an array's elements for DLPack. Fails for types without a DLPack code, and
-/// for strides that are not multiples of the element size. Also fails for negative strides, because
-/// torch throws a C++ exception for them that is never caught.
+/// Returns the type of an array's elements for DLPack.
+///
+/// Fails for types without a DLPack code, and for strides that are not multiples of the element
+/// size. Also fails for negative strides, because torch throws a C++ exception for them that is
+/// never caught.
 fn element(array: &Array) -> PyResult<Plain> {
     if array.layout.is_reversed() {
         return Err(PyBufferError::new_err(

@@ -1,6 +1,7 @@
-//! DLPack's table of C functions for this module's arrays, `Array.__dlpack_c_exchange_api__`. See
-//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. `foreign/exchange.rs` uses the tables
-//! of other libraries.
+//! DLPack's table of C functions for this module's arrays, `Array.__dlpack_c_exchange_api__`.
+//!
+//! See <https://dmlc.github.io/dlpack/latest/python_spec.html>. `foreign/exchange.rs` uses the
+//! tables of other libraries.
 //!
 //! The functions do not get a stream from the caller, so they wait on the host until an array's
 //! bytes are ready.

@@ -85,8 +85,9 @@ impl Layout {
     }
 
     /// Returns the number of bytes before the start of the first element, and from its start to the
-    /// end of the elements. Both are 0 without elements. Returns `None` if there are more bytes
-    /// than addresses.
+    /// end of the elements.
+    ///
+    /// Both are 0 without elements. Returns `None` if there are more bytes than addresses.
     pub(crate) fn reach(&self) -> Option<(usize, usize)> {
         let (mut before, mut after, mut elements) = (0_usize, 0_usize, 1_u128);
         for (size, stride) in self.shape.iter().zip(&self.strides) {

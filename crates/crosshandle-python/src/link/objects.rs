@@ -433,11 +433,12 @@ impl RemoteMemory {
         })
     }
 
-    /// Copies memory of this host, which may be on a GPU, to the remote memory. The copy waits for
-    /// the events in `after`, and signals `signal` when it is done. With `queue`, it is a command
-    /// of that queue, and this call returns at once. Without `queue`, this call returns when the
-    /// copy is done. Ctrl-C and `timeout` end the call but not the copy, which may still read or
-    /// write both memories.
+    /// Copies memory of this host, which may be on a GPU, to the remote memory.
+    ///
+    /// The copy waits for the events in `after`, and signals `signal` when it is done. With
+    /// `queue`, it is a command of that queue, and this call returns at once. Without `queue`, this
+    /// call returns when the copy is done. Ctrl-C and `timeout` end the call but not the copy,
+    /// which may still read or write both memories.
     #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = None, signal = None, timeout = None))]
     #[expect(
         clippy::too_many_arguments,

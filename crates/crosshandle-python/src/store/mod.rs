@@ -38,8 +38,10 @@ pub(crate) struct StoreClient(Store);
 type Tensor<'py> = (String, String, Sizes<u64>, Bound<'py, Foreign>);
 
 /// The version of the name, the model's hash, whether the holder's successor has the model too, and
-/// the number of bytes that an earlier load had read. Last come the seconds for allocating the
-/// memory, for allocating staging buffers, and for filling the memory.
+/// the number of bytes that an earlier load had read.
+///
+/// Last come the seconds for allocating the memory, for allocating staging buffers, and for filling
+/// the memory.
 type Published = (u64, String, bool, u64, (f64, f64, f64));
 
 fn published(held: HandedOver, hash: Hash, timing: LoadTiming, resumed: u64) -> Published {

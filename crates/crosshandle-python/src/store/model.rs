@@ -12,9 +12,10 @@ use pyo3::types::PyDict;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// Interval at which a wait checks for operating system signals such as Ctrl-C. `sleep`, `wake` and
-/// `refresh` of other threads wait for its end too. If it is too short, a wait on a busy machine
-/// may never reach a writer that it has not asked yet.
+/// Interval at which a wait checks for operating system signals such as Ctrl-C.
+///
+/// `sleep`, `wake` and `refresh` of other threads wait for its end too. If it is too short, a wait
+/// on a busy machine may never reach a writer that it has not asked yet.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// Interval at which a wake checks for operating system signals. It asks the holder in each

@@ -141,9 +141,10 @@ pub(crate) trait Argument4 {
     ) -> Result<Self::Value<'a>>;
 }
 
-/// Defines entry points: `fn name(argument: Type, …) { body }`. An argument that consists of
-/// several C values is written `argument(first, second): Type`. The body is a block of type
-/// `Result<()>`.
+/// Defines entry points: `fn name(argument: Type, …) { body }`.
+///
+/// An argument that consists of several C values is written `argument(first, second): Type`. The
+/// body is a block of type `Result<()>`.
 ///
 /// With `in function;` in front, `function` runs the bodies instead of [`enter`].
 macro_rules! entry_points {

@@ -50,9 +50,10 @@ impl Description {
         takes_spirv: true,
     };
 
-    /// The adapter for Level Zero devices. SYCL implements fills by kernels for the reported
-    /// backend, which programs without device code do not contain. [`REPORTED_BACKEND_VARIABLE`]
-    /// avoids that.
+    /// The adapter for Level Zero devices.
+    ///
+    /// SYCL implements fills by kernels for the reported backend, which programs without device
+    /// code do not contain. [`REPORTED_BACKEND_VARIABLE`] avoids that.
     pub const LEVEL_ZERO: Self = Self {
         backend: BackendKind::LevelZero,
         ur_backend: ur_backend_t::UR_BACKEND_LEVEL_ZERO,

@@ -236,9 +236,10 @@ impl Allocations {
         self.remove(start, |kind| kind == Kind::Opened)
     }
 
-    /// Returns memory for a command. Known memory is kept until the command is done, even if it is
-    /// freed earlier. For other memory, the caller is responsible. A recording may keep memory for
-    /// any time.
+    /// Returns memory for a command.
+    ///
+    /// Known memory is kept until the command is done, even if it is freed earlier. For other
+    /// memory, the caller is responsible. A recording may keep memory for any time.
     ///
     /// # Errors
     /// `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.

@@ -121,9 +121,10 @@ impl Device {
     }
 }
 
-/// An argument of an entry point: a way to divide a device. Without properties it is
-/// `INVALID_NULL_POINTER`. Several ways or none are `INVALID_VALUE`, and an unknown way is
-/// `INVALID_ENUMERATION`.
+/// An argument of an entry point: a way to divide a device.
+///
+/// Without properties it is `INVALID_NULL_POINTER`. Several ways or none are `INVALID_VALUE`, and
+/// an unknown way is `INVALID_ENUMERATION`.
 pub(super) struct Way;
 
 impl Argument for Way {

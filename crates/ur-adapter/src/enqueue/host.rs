@@ -36,9 +36,10 @@ entry_points! {
         submission.submit(ur_command_t::UR_COMMAND_HOST_TASK_EXP, command, false)
     }
 
-    /// Calls the function at once. Its submissions to the queue run after the events to wait for
-    /// and before the returned event. Buffers need no preparation, because the function only
-    /// submits commands.
+    /// Calls the function at once.
+    ///
+    /// Its submissions to the queue run after the events to wait for and before the returned event.
+    /// Buffers need no preparation, because the function only submits commands.
     pub(super) fn native_command(
         queue: Handle<Queue>,
         function: ur_exp_enqueue_native_command_function_t,

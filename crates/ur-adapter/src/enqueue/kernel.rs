@@ -153,9 +153,10 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     Ok(narrow)
 }
 
-/// Returns the work-items from which the size of groups is chosen. These are the items of one group
-/// per cluster, which results in whole clusters. If the launch cannot be divided into such
-/// clusters, these are all items.
+/// Returns the work-items from which the size of groups is chosen.
+///
+/// These are the items of one group per cluster, which results in whole clusters. If the launch
+/// cannot be divided into such clusters, these are all items.
 fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
     let cluster = cluster.unwrap_or([1; 3]).map(|groups| groups as usize);
     let pairs = || global.into_iter().zip(cluster);

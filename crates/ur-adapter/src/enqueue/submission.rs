@@ -279,9 +279,10 @@ impl<'a> Submission<'a> {
         self.submit(kind, last.after_submitted(&step), false)
     }
 
-    /// Submits the parts of a run as if they were one command. They run in order and after the
-    /// latest run, even in an out-of-order queue. Each part can signal an event. If the caller may
-    /// query the start time, another event records it.
+    /// Submits the parts of a run as if they were one command.
+    ///
+    /// They run in order and after the latest run, even in an out-of-order queue. Each part can
+    /// signal an event. If the caller may query the start time, another event records it.
     pub(super) fn submit_parts(
         self,
         kind: ur_command_t,

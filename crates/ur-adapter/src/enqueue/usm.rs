@@ -96,9 +96,10 @@ pub(crate) unsafe fn fill_command(
     Ok(Command::fill(to, pattern)?)
 }
 
-/// Returns the command for a prefetch or for advice. `unknown` contains the flags that the call
-/// does not have. The memory is already in the best place, so the command only keeps its place in
-/// the order.
+/// Returns the command for a prefetch or for advice.
+///
+/// `unknown` contains the flags that the call does not have. The memory is already in the best
+/// place, so the command only keeps its place in the order.
 ///
 /// # Errors
 /// `INVALID_NULL_POINTER`, `INVALID_ENUMERATION`, `INVALID_SIZE`.

@@ -88,9 +88,10 @@ impl Callback {
         Ok(())
     }
 
-    /// Returns whether the event has the status before its signal completes. No thread is notified
-    /// when a command starts. So a command that has not started yet reports the status when it is
-    /// complete.
+    /// Returns whether the event has the status before its signal completes.
+    ///
+    /// No thread is notified when a command starts. So a command that has not started yet reports
+    /// the status when it is complete.
     fn is_early(&self) -> bool {
         match self.status {
             ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED => true,

@@ -38,9 +38,10 @@ impl Drop for Natives {
     }
 }
 
-/// Returns the driver's event for the latest signal. An event of a command has only one signal, so
-/// it needs one driver's event. A reusable event needs several, because clients may still wait for
-/// earlier signals.
+/// Returns the driver's event for the latest signal.
+///
+/// An event of a command has only one signal, so it needs one driver's event. A reusable event
+/// needs several, because clients may still wait for earlier signals.
 fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
     let mut natives = event.natives.0.lock();
     let is_of_command = matches!(event.origin(), Origin::Command { .. });

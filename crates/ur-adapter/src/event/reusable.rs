@@ -16,9 +16,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use unified_runtime_sys::ur_event_handle_t;
 
-/// The addresses of living events. Each is in a slot that is determined by the address, so one load
-/// finds it. Every signal in every thread reads this table. `docs/unified-runtime.md` says how much
-/// a set behind a lock would cost.
+/// The addresses of living events.
+///
+/// Each is in a slot that is determined by the address, so one load finds it. Every signal in every
+/// thread reads this table. `docs/unified-runtime.md` says how much a set behind a lock would cost.
 static PLACES: [AtomicUsize; 1 << PLACE_BITS] = [const { AtomicUsize::new(0) }; 1 << PLACE_BITS];
 
 /// The addresses of living events whose slot was taken.

@@ -18,8 +18,9 @@ use std::marker::PhantomData;
 use unified_runtime_sys::{ur_ipc_exp_dditable_t, ur_result_t};
 
 /// An argument of an entry point: the unchecked bytes of a handle, with a `const` or mutable
-/// pointer `P`. At null it is `INVALID_NULL_POINTER`. For any other size than a handle's, it is
-/// `INVALID_VALUE`.
+/// pointer `P`.
+///
+/// At null it is `INVALID_NULL_POINTER`. For any other size than a handle's, it is `INVALID_VALUE`.
 struct HandleBytes<P>(PhantomData<P>);
 
 impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {

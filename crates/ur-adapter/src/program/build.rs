@@ -169,9 +169,10 @@ fn registers_of(text: &str) -> ProgramOptions {
 }
 
 impl DeviceImage {
-    /// Loads the image on its device, unless it is loaded already. Kernels and variables belong to
-    /// the loaded program. So it is only replaced if the options or the values of specialization
-    /// constants have changed.
+    /// Loads the image on its device, unless it is loaded already.
+    ///
+    /// Kernels and variables belong to the loaded program. So it is only replaced if the options or
+    /// the values of specialization constants have changed.
     ///
     /// # Errors
     /// `PROGRAM_BUILD_FAILURE`, after which the compiler's log is available. `INVALID_OPERATION` if

@@ -162,9 +162,10 @@ fn parts_of(programs: &[&Shared<Program>], device: &Shared<Device>) -> Result<Ve
     Ok(all)
 }
 
-/// Returns the options for a linked program. Drivers that accept options for each image get the
-/// compiler options with the images. For other drivers, all options are combined, and the last one
-/// of each kind applies.
+/// Returns the options for a linked program.
+///
+/// Drivers that accept options for each image get the compiler options with the images. For other
+/// drivers, all options are combined, and the last one of each kind applies.
 fn link_options(parts: &[Part], options: &str) -> String {
     if description::get().takes_spirv {
         return options.to_owned();
@@ -173,9 +174,10 @@ fn link_options(parts: &[Part], options: &str) -> String {
     of_images.chain([options]).collect::<Vec<_>>().join(" ")
 }
 
-/// Makes one loaded program from several, for all devices of the first program. Each program then
-/// refers to the loaded one. Changes nothing on failure. Existing kernels keep their previously
-/// loaded programs.
+/// Makes one loaded program from several, for all devices of the first program.
+///
+/// Each program then refers to the loaded one. Changes nothing on failure. Existing kernels keep
+/// their previously loaded programs.
 fn link_dynamically(context: &Shared<Context>, programs: &[&Shared<Program>]) -> Result<()> {
     let (mut made, mut linked) = (Vec::new(), Linked::default());
     for device in devices_of(programs)? {

@@ -152,9 +152,10 @@ impl Metadata {
     }
 }
 
-/// An argument of an entry point: a program's metadata. A count without entries is
-/// `INVALID_NULL_POINTER`, and entries with a count of 0 are `INVALID_SIZE`. A size with other than
-/// one to three dimensions is `INVALID_WORK_GROUP_SIZE`.
+/// An argument of an entry point: a program's metadata.
+///
+/// A count without entries is `INVALID_NULL_POINTER`, and entries with a count of 0 are
+/// `INVALID_SIZE`. A size with other than one to three dimensions is `INVALID_WORK_GROUP_SIZE`.
 pub(super) struct MetadataArgument;
 
 impl Argument for MetadataArgument {

@@ -152,8 +152,10 @@ def wait(event: Event, stream: Any, value: int | None = None, device: str | None
 
 
 def waiting(event: Event, value: int, device: str) -> int:
-    """Returns the number of a stream of `device` that waits for a signal. Waiting for that stream
-    means waiting for the signal."""
+    """Returns the number of a stream of `device` that waits for a signal.
+
+    Waiting for that stream means waiting for the signal.
+    """
     with _lock:
         # At worst, two threads choose the same idle queue, and one wait queues behind the other.
         own = _own.setdefault(device, [])

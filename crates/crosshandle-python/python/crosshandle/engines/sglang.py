@@ -65,8 +65,10 @@ def choose(original: Callable[..., Any], load_config: Any, *arguments: Any, **na
 
 
 def register() -> None:
-    """Registers the loader with SGLang. SGLang calls this plugin function in each of its
-    processes."""
+    """Registers the loader with SGLang.
+
+    SGLang calls this plugin function in each of its processes.
+    """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register("sglang.srt.model_loader.loader.get_model_loader", choose, HookType.AROUND)

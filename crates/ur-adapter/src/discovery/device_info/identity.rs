@@ -47,9 +47,11 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
     })
 }
 
-/// Returns the device's extensions. The SYCL runtime reads the aspects `fp16` and `fp64` from them.
-/// The extensions of the kernel runtime are included if it is loaded already, because programs
-/// without kernels make this query too.
+/// Returns the device's extensions.
+///
+/// The SYCL runtime reads the aspects `fp16` and `fp64` from them. The extensions of the kernel
+/// runtime are included if it is loaded already, because programs without kernels make this query
+/// too.
 fn extensions(device: &crosshandle::Device) -> Vec<&str> {
     if let Some(limits) = device.loaded_kernels()
         && !limits.extensions.is_empty()

@@ -65,9 +65,11 @@ impl Argument2 for SyncPoints {
     }
 }
 
-/// Defines entry points that record one command each. A function is written without its first
-/// argument, the command buffer, whose name precedes the functions. The last arguments, which all
-/// entry points share, are omitted too. The body makes the command.
+/// Defines entry points that record one command each.
+///
+/// A function is written without its first argument, the command buffer, whose name precedes the
+/// functions. The last arguments, which all entry points share, are omitted too. The body makes the
+/// command.
 macro_rules! appends {
     ($buffer:ident; $(fn $name:ident($($arguments:tt)*) $body:block)*) => {
         $crate::abi::boundary::entry_points! {$(

@@ -195,9 +195,10 @@ impl Capture {
         look(self.state.lock().recorded.as_ref())
     }
 
-    /// Returns the capture that records a command, if any. It is the queue's capture, or the
-    /// capture of the events that the command waits for. In the second case, the queue joins the
-    /// capture by recording the command.
+    /// Returns the capture that records a command, if any.
+    ///
+    /// It is the queue's capture, or the capture of the events that the command waits for. In the
+    /// second case, the queue joins the capture by recording the command.
     ///
     /// # Errors
     /// `GRAPH_INTERNAL_EVENT` for an event of an ended capture, `GRAPH_CAPTURE_MERGE_ATTEMPT`,

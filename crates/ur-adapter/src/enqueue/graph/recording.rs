@@ -71,9 +71,10 @@ fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
     }
 }
 
-/// A recording that can run any number of times. The runs follow each other, in any queues, because
-/// they use the same memory. Runs that are recorded in a capture become nodes there, and only that
-/// capture orders them.
+/// A recording that can run any number of times.
+///
+/// The runs follow each other, in any queues, because they use the same memory. Runs that are
+/// recorded in a capture become nodes there, and only that capture orders them.
 pub(crate) struct Run {
     executable: ExecutableGraph,
     uses: Lock<Vec<Arc<RecordedUse>>>,

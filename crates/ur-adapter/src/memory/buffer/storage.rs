@@ -100,9 +100,11 @@ pub(super) enum View {
 }
 
 impl Storage {
-    /// Creates a storage of new memory, or of the user's. `is_direct` says whether host and device
-    /// access each other's memory directly. `takes_system_memory` says whether all devices of the
-    /// context can access all host memory directly.
+    /// Creates a storage of new memory, or of the user's.
+    ///
+    /// `is_direct` says whether host and device access each other's memory directly.
+    /// `takes_system_memory` says whether all devices of the context can access all host memory
+    /// directly.
     ///
     /// # Safety
     /// A pointer must be valid for reads of `len` bytes. If the flags request the use of the
@@ -223,9 +225,11 @@ impl Storage {
     }
 
     /// Waits briefly until no command uses the memory, if the user depends on the end of the
-    /// storage. The user may free its memory after the release of the last buffer and the end of
-    /// the last command. If a command is still running after the wait, the queues notify this
-    /// adapter when it is done.
+    /// storage.
+    ///
+    /// The user may free its memory after the release of the last buffer and the end of the last
+    /// command. If a command is still running after the wait, the queues notify this adapter when
+    /// it is done.
     fn finish_use(&self) {
         let Backing::Mirror { memory, .. } = &self.backing else {
             return;

@@ -125,9 +125,11 @@ entry_points! {
         pitch.put(row)
     }
 
-    /// Waits for the commands that use the memory, as UR requires. A function that a queue runs
-    /// cannot wait for later commands of the queue. No thread can wait for the release of a buffer
-    /// over the memory. In these cases, the memory is kept until its use has ended.
+    /// Waits for the commands that use the memory, as UR requires.
+    ///
+    /// A function that a queue runs cannot wait for later commands of the queue. No thread can wait
+    /// for the release of a buffer over the memory. In these cases, the memory is kept until its
+    /// use has ended.
     pub(super) fn free(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         let allocation = context.state().usm.free(memory)?;

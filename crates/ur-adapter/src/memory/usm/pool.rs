@@ -13,9 +13,10 @@ use unified_runtime_sys::{
     ur_usm_pool_desc_t, ur_usm_pool_handle_t, ur_usm_pool_info_t, ur_usm_pool_limits_desc_t,
 };
 
-/// Converts the description of a pool. Native pools are those of `sycl::ext::oneapi::experimental`.
-/// Their two limits are the size of the pool and the bytes that it keeps. The limits of other pools
-/// have the meaning of their names.
+/// Converts the description of a pool.
+///
+/// Native pools are those of `sycl::ext::oneapi::experimental`. Their two limits are the size of
+/// the pool and the bytes that it keeps. The limits of other pools have the meaning of their names.
 ///
 /// # Safety
 /// The structures that follow the description satisfy [`chain::each`].

@@ -9,9 +9,10 @@ use unified_runtime_sys::{
     ur_structure_type_t, ur_usm_desc_t, ur_usm_device_desc_t, ur_usm_host_desc_t,
 };
 
-/// An argument of an entry point: the requested alignment. 0, or no description, stands for the
-/// default alignment. Hints have no effect, because they concern the migration of memory, and this
-/// memory does not migrate.
+/// An argument of an entry point: the requested alignment.
+///
+/// 0, or no description, stands for the default alignment. Hints have no effect, because they
+/// concern the migration of memory, and this memory does not migrate.
 ///
 /// Unknown flags are `INVALID_ENUMERATION`. An alignment that is not a power of two is
 /// `INVALID_VALUE`.

@@ -162,9 +162,11 @@ fn wrong_index(index: usize) -> Failure {
     )
 }
 
-/// Packs arguments for a kernel. `parameters` are the kernel's parameters, if they are known.
-/// `local` is the number of bytes of local memory that are already in use. If there is an `offset`,
-/// it is the kernel's last parameter.
+/// Packs arguments for a kernel.
+///
+/// `parameters` are the kernel's parameters, if they are known. `local` is the number of bytes of
+/// local memory that are already in use. If there is an `offset`, it is the kernel's last
+/// parameter.
 ///
 /// # Errors
 /// `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, and `INVALID_KERNEL_ARGS` for missing

@@ -78,9 +78,10 @@ impl GroupLimits {
         (sizes, self.items.min(linear.unwrap_or(usize::MAX)))
     }
 
-    /// Returns a group size that divides the work-items evenly. It is the size that the kernel
-    /// requires, or a large size with at most about `wanted` items and the most items in the first
-    /// dimension.
+    /// Returns a group size that divides the work-items evenly.
+    ///
+    /// It is the size that the kernel requires, or a large size with at most about `wanted` items
+    /// and the most items in the first dimension.
     pub(crate) fn choose(&self, global: [usize; 3], wanted: usize) -> [usize; 3] {
         if let Some(required) = self.metadata.required_size {
             return required;
