@@ -1,21 +1,22 @@
-//! Runs the suite: `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list]
-//! [FILTER]`.
+//! Runs the suite:
+//! `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list] [FILTER]`.
 //!
-//! Without options all contexts are on the host. `--device cuda:0` puts the contexts of the cases
-//! and of their peers on that device, and `--peer-device cuda:1` those of the peers on another one.
-//! `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it
-//! more time.
+//! Without options, all contexts are on the host. `--device cuda:0` puts the contexts of the cases
+//! and of their peers on that device. `--peer-device cuda:1` puts the peers' contexts on another
+//! device. `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and
+//! gives it more time.
 //!
-//! `conformance figures [ATTACKER]` prints how long honest opens and bare exchanges take beside each attacker, and what the
-//! exporter's memory grows by.
+//! `conformance figures [ATTACKER]` measures honest processes during each attack. It prints how
+//! long opens and bare exchanges take, and how much the exporter's memory grows.
 //!
-//! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at
-//! random moments with attackers: see the module `faults`. `conformance gpu-deaths` kills processes that
-//! share memory of a GPU: see `faults/gpu_deaths.rs`.
+//! `conformance faults` runs workloads with faults at every step. `conformance soak` mixes faults
+//! at random moments with attackers (see the module `faults`). `conformance gpu-deaths` kills
+//! processes that share GPU memory (see `faults/gpu_deaths.rs`).
 //!
-//! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own, so
-//! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
-//! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
+//! The program needs `crosshandle-peer` in its directory, and nothing else. Each case runs in a
+//! separate process, so a crash or a hang affects only that case. `--jobs` sets how many cases run
+//! at a time. The last line contains the counts. The exit code is 1 if a case failed, and 2 for a
+//! wrong command line.
 
 use crosshandle_conformance::{
     Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
@@ -31,11 +32,12 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N] \
      [--under COMMAND] [--list] [FILTER]";
-/// Longest time of a case. A hang costs this much.
+/// Time limit of a case. A hanging case takes this long.
 const CASE_TIME_LIMIT: Duration = Duration::from_secs(120);
 /// Factor by which every time limit grows under a checker.
 const CHECKER_SLOWDOWN: u32 = 4;
-/// Exit codes of a case's process that neither passed nor failed.
+/// Exit code of a case that was skipped. `UNAVAILABLE` is that of a case whose precondition the
+/// machine refused.
 const SKIPPED: u8 = 77;
 const UNAVAILABLE: u8 = 78;
 
@@ -43,10 +45,10 @@ const UNAVAILABLE: u8 = 78;
 struct Arguments {
     devices: Devices,
     jobs: usize,
-    /// Words of a command that runs each case's process. Empty: no such command.
+    /// The words of a command that runs each case's process. It is empty without such a command.
     under: Vec<String>,
     list: bool,
-    /// Name of the one case to run in this process.
+    /// The name of the only case to run in this process.
     case: Option<String>,
     filter: String,
 }
@@ -212,7 +214,7 @@ fn all(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Runs a case in a process of its own, prints its line, and returns its result in a word.
+/// Runs a case in a separate process, prints its line, and returns its result as a word.
 fn show(arguments: &Arguments, case: &Case) -> &'static str {
     let started = Instant::now();
     let (result, text) = in_process_of_its_own(arguments, case.name);
@@ -222,7 +224,7 @@ fn show(arguments: &Arguments, case: &Case) -> &'static str {
     result
 }
 
-/// Runs a case in a process of its own, and returns its result in a word and what it printed.
+/// Runs a case in a separate process. Returns its result as a word, and its output.
 fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, String) {
     let Arguments { devices, under, .. } = arguments;
     let child = std::env::current_exe().and_then(|program| {
@@ -257,7 +259,7 @@ fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, St
     }
 }
 
-/// Waits for a child, and kills it if it exceeds the limit.
+/// Waits for a child, and kills it at the time limit.
 fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
     let end = Instant::now() + limit;
     loop {
@@ -273,7 +275,7 @@ fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> 
     }
 }
 
-/// Starts a thread that reads everything that a child writes.
+/// Starts a thread that reads the whole output of a child.
 fn collect(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
