@@ -88,11 +88,6 @@ impl Counter {
         number == 0 || self.slot(number).load(Ordering::Acquire) >= number
     }
 
-    /// Returns whether a signal can be completed: no earlier one needs the word.
-    pub(crate) fn has_room(&self, number: u64) -> bool {
-        self.is_done(number.saturating_sub(RING as u64))
-    }
-
     pub(crate) fn complete(&self, number: u64, times: (u64, u64), gone: impl Fn() -> bool) {
         // The word may belong to a signal that is not done yet.
         let before = number.saturating_sub(RING as u64);

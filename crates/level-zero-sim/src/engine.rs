@@ -14,9 +14,6 @@ use crate::switches::switches;
 use crate::wait::{Bell, Deadline, Waited};
 use crate::work::Work;
 
-/// The length up to which commands are short, in bytes.
-const SHORT: usize = 64 << 10;
-
 /// A command on its way.
 pub(crate) struct Submitted {
     pub(crate) waits: Few<Wait>,
@@ -85,12 +82,6 @@ impl Engine {
             .queue
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that the next one comes after it.
-        if queue.is_waiting && is_done_at_once(&command) {
-            self.shared.execute(command);
-            self.shared.end_one();
-            return;
-        }
         queue.commands.push_back(command);
         // Once, until it has woken up: each time is a system call.
         if mem::take(&mut queue.is_waiting) {
@@ -114,14 +105,6 @@ impl Engine {
         let submitted = shared.submitted.load(Ordering::Acquire);
         shared.executed.load(Ordering::Acquire) >= submitted || shared.device.is_lost()
     }
-}
-
-/// Returns whether a command neither waits nor takes long, and that matters.
-fn is_done_at_once(command: &Submitted) -> bool {
-    switches().at_once
-        && command.work.len() <= SHORT
-        && command.waits.iter().all(Wait::is_done)
-        && command.signal.as_ref().is_none_or(Signal::is_next)
 }
 
 impl Drop for Engine {
@@ -170,8 +153,7 @@ impl Shared {
     /// Does a command's work. Returns the times of its start and its end, unless it has failed.
     fn work(&self, work: &Work) -> Option<(u64, u64)> {
         let start = now();
-        let is_instant = switches().at_once && work.len() <= SHORT;
-        if !switches().command_delay.is_zero() && !is_instant {
+        if !switches().command_delay.is_zero() {
             thread::sleep(switches().command_delay);
         }
         if !work.execute() {

@@ -131,13 +131,6 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    pub(crate) fn is_done(&self) -> bool {
-        match &*self.state {
-            State::Counter(counter) => counter.is_done(self.number),
-            State::Slot(slot) => slot.is_done(),
-        }
-    }
-
     pub(crate) fn block(&self, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
         match &*self.state {
             State::Counter(counter) => counter.wait(self.number, deadline, gone),
@@ -156,14 +149,6 @@ impl Signal {
     /// The one signal of a state that has no numbers.
     pub(crate) fn of(state: Arc<State>) -> Self {
         Self { state, number: 0 }
-    }
-
-    /// Returns whether completing it waits for nothing.
-    pub(crate) fn is_next(&self) -> bool {
-        match &*self.state {
-            State::Counter(counter) => counter.has_room(self.number),
-            State::Slot(_) => true,
-        }
     }
 
     /// `times` are when the work began and ended, in nanoseconds.

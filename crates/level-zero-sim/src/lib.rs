@@ -54,7 +54,6 @@
 //! | `FAIL_ALLOCATIONS_AFTER` | that many allocations, events and pools succeed, no more | |
 //! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
 //! | `COMMAND_DELAY_US` | how long each command takes, in microseconds | 0 |
-//! | `AT_ONCE` | 1: commands of up to 64 KiB are not delayed, and executed by the call that appends them if nothing is before them, so that no thread has to wake up: for measurements | 0 |
 //! | `REUSE` | 1: freed memory is given to the next allocation of that size, also while other processes have it open, as Intel's driver does | 0 |
 //! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it answers an error | `report` |
 //! | `TOLERATE` | checks that are not to be made, with commas between | |

@@ -30,7 +30,6 @@ pub(crate) struct Switches {
     pub(crate) fail_allocations_after: Option<u64>,
     pub(crate) lost_after: Option<u64>,
     pub(crate) command_delay: Duration,
-    pub(crate) at_once: bool,
     /// Freed memory is given to the next allocation of its size.
     pub(crate) reuse: bool,
     pub(crate) abort: bool,
@@ -68,7 +67,6 @@ impl Switches {
             fail_allocations_after: number("FAIL_ALLOCATIONS_AFTER"),
             lost_after: number("LOST_AFTER"),
             command_delay: Duration::from_micros(number("COMMAND_DELAY_US").unwrap_or(0)),
-            at_once: number("AT_ONCE") == Some(1),
             reuse: number("REUSE") == Some(1),
             abort: text("MISUSE").as_deref() == Some("abort"),
             log: text("LOG").map(PathBuf::from),

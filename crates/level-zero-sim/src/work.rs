@@ -80,23 +80,6 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns the number of bytes that it writes; all there can be where that is not known.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Nothing | Self::Reset(_) => 0,
-            Self::Copy { size, .. } | Self::Fill { size, .. } => *size,
-            Self::CopyRegion {
-                width,
-                height,
-                depth,
-                ..
-            } => width * height * depth,
-            Self::Timestamp { .. } => size_of::<u64>(),
-            Self::Launch(_) => usize::MAX,
-            Self::Image(work) => work.len(),
-        }
-    }
-
     /// Counts the use of kernels and images for as long as the result lives.
     pub(crate) fn uses(&self) -> Few<Use> {
         match self {

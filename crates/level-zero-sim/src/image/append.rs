@@ -36,21 +36,6 @@ pub(crate) enum ImageWork {
 }
 
 impl ImageWork {
-    /// Returns the number of bytes that it writes.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Read { from, part, .. } => from.bytes(part),
-            Self::Write { to, part, .. } => to.bytes(part),
-            Self::Copy { to, extent, .. } => {
-                let part = Part {
-                    origin: to.1,
-                    extent: *extent,
-                };
-                to.0.bytes(&part)
-            }
-        }
-    }
-
     /// Does the copy, and returns when it is done; `false` if the runtime has refused.
     pub(crate) fn run(&self) -> bool {
         let image = match self {
