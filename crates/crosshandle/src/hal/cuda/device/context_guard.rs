@@ -52,7 +52,9 @@ impl ContextGuard {
         self.is_shut.store(true, Ordering::SeqCst);
         let is_empty = || self.inside.load(Ordering::SeqCst) == 0;
         if !await_condition(CONTEXT_END_WAIT, is_empty) {
-            tracing::warn!("the driver still waits for a stream in a context that is being released");
+            tracing::warn!(
+                "the driver still waits for a stream in a context that is being released"
+            );
         }
     }
 }

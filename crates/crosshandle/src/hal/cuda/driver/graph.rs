@@ -45,7 +45,8 @@ impl Driver {
     pub(crate) fn create_graph(&'static self, context: ContextHandle) -> Result<Graph> {
         let library = self.library.graphs.as_ref().ok_or_else(|| {
             Error::Unsupported(
-                "this NVIDIA driver lacks functions for graphs; submit the commands one by one".into(),
+                "this NVIDIA driver lacks functions for graphs; submit the commands one by one"
+                    .into(),
             )
         })?;
         let mut description = GraphHandle::NONE;

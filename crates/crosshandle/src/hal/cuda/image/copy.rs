@@ -54,7 +54,8 @@ pub(crate) fn copies(copy: &ImageCopy) -> Result<SmallVec<[RectCopy; 1]>> {
     let pixel = [&copy.to, &copy.from]
         .into_iter()
         .find_map(ImageSide::image);
-    let pixel = pixel.ok_or_else(|| Error::invalid("a copy of pixels needs an image on one side"))?;
+    let pixel =
+        pixel.ok_or_else(|| Error::invalid("a copy of pixels needs an image on one side"))?;
     let bytes = inner(pixel)?.pixel_bytes();
     let shape = shape(copy);
     let one = |sizes: [usize; 3], row: usize| {
