@@ -9,6 +9,9 @@
 //! `conformance figures [ATTACKER]` prints how long honest opens and bare exchanges take beside each attacker, and what the
 //! exporter's memory grows by.
 //!
+//! `conformance holders` besieges a holder with hostile programs of one user and of two, beside honest ones. It needs
+//! `crosshandle` beside it.
+//!
 //! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at
 //! random moments with attackers: see the module `faults`. `conformance gpu-deaths` kills processes that
 //! share memory of a GPU: see `faults/gpu_deaths.rs`.
@@ -17,6 +20,7 @@
 //! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
 //! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
 
+use crosshandle_conformance::attackers::Siege;
 use crosshandle_conformance::{
     Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
@@ -31,6 +35,10 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N] \
      [--under COMMAND] [--list] [FILTER]";
+const HOLDERS_USAGE: &str =
+    "usage: conformance holders [--sample] [--millis N] [--idle] [--two-users] [--attacker NAME]";
+/// How long each attacker of a holder attacks in the sample.
+const SAMPLE_LENGTH: Duration = Duration::from_millis(120);
 /// Longest time of a case. A hang costs this much.
 const CASE_TIME_LIMIT: Duration = Duration::from_secs(120);
 /// Factor by which every time limit grows under a checker.
@@ -111,6 +119,9 @@ fn main() -> ExitCode {
             }
         };
     }
+    if command.as_deref() == Some("holders") {
+        return holders(words);
+    }
     if let Some("faults" | "soak" | "gpu-deaths") = command.as_deref() {
         return match peer() {
             Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
@@ -135,6 +146,52 @@ fn main() -> ExitCode {
     match &arguments.case {
         Some(name) => one(&arguments.devices, name),
         None => all(&arguments),
+    }
+}
+
+/// Runs `conformance holders` with the words after it.
+fn holders(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let mut siege = match peer() {
+        Ok(peer) => Siege::of(peer.with_file_name("crosshandle")),
+        Err(error) => {
+            eprintln!("finding the programs: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    while let Some(word) = words.next() {
+        let mut number = || words.next().and_then(|text| text.parse().ok());
+        let is_good = match word.as_str() {
+            "--sample" => {
+                siege.length = SAMPLE_LENGTH;
+                siege.with_idle = false;
+                true
+            }
+            "--millis" => number()
+                .map(|millis| siege.length = Duration::from_millis(millis))
+                .is_some(),
+            "--idle" => {
+                siege.with_idle = true;
+                true
+            }
+            "--two-users" => {
+                siege.only_two_users = true;
+                true
+            }
+            "--attacker" => words.next().map(|name| siege.attacker = name).is_some(),
+            _ => false,
+        };
+        if !is_good {
+            eprintln!("{HOLDERS_USAGE}");
+            return ExitCode::from(2);
+        }
+    }
+    match attackers::siege(&siege) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -7,6 +7,10 @@ use std::time::Duration;
 /// processes none. Doubled: importers of pieces ask again sooner, when several do at a time.
 pub(super) const MAX_UNDER_WAY_PART: usize = 2;
 
+/// Time between looks at which answers were taken, while importers of another user have no room for more. A
+/// shorter time costs more system calls during such an attack, a longer one delays that user's importers.
+pub(super) const UNDER_WAY_LOOK: Duration = Duration::from_millis(10);
+
 /// The part of the descriptors that a process may have which its openings of memory of pieces take at a time:
 /// one in this many. Halved: all of them, and other calls have none meanwhile. Doubled: several openings at a time
 /// ask for fewer pieces each.
