@@ -19,6 +19,10 @@ const PLANTED_BUG: &str = "CROSSHANDLE_PLANTED_BUG";
 const LEVEL_ZERO_CASES: &str = "80";
 /// Minutes after which it ends, however many are left.
 const LEVEL_ZERO_MINUTES: &str = "1";
+/// Attacks of a whole siege of a holder, about.
+const SIEGE_ATTACKS: u64 = 60;
+/// Longest time of each.
+const MAX_ATTACK_MILLIS: u64 = 5_000;
 /// Longest time of a check that is to find a planted bug.
 const CHECK_LIMIT: Duration = Duration::from_secs(200);
 
@@ -61,7 +65,9 @@ pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "faults at every step", command).run_noting(last_line)?;
     let words = ["faults", "--programs", "--sample", "--jobs", "2"];
     let command = harness(workspace, &words);
-    Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)
+    Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)?;
+    let command = harness(workspace, &["holders", "--sample"]);
+    Step::new(workspace, "holders under siege", command).run_noting(last_line)
 }
 
 /// Plays a smaller sample on the simulated Level Zero driver, with the stock loader in the directory
@@ -91,9 +97,17 @@ fn last_line(finished: &Finished) -> Result<Option<String>> {
     Ok(output.lines().next_back().map(str::to_owned))
 }
 
-/// Replaces this process by a soak of so many minutes.
+/// Has attackers besiege a holder for at most a third of so many minutes, and then replaces this process by a
+/// soak of that length.
 pub(crate) fn run(workspace: &Workspace, minutes: u64, device: &str) -> Result<()> {
     build(workspace, "fault-steps")?;
+    let length = (minutes * 60_000 / 3 / SIEGE_ATTACKS).clamp(300, MAX_ATTACK_MILLIS);
+    let siege = harness(workspace, &["holders", "--millis", &length.to_string()]).status();
+    match siege {
+        Ok(status) if status.success() => {}
+        Ok(status) => return Err(format!("holders under siege: {status}")),
+        Err(error) => return Err(format!("cannot besiege a holder: {error}")),
+    }
     let minutes = minutes.to_string();
     let words = ["soak", "--minutes", &minutes, "--device", device];
     let error = harness(workspace, &words).args(["--jobs", "2"]).exec();

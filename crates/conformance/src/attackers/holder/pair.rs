@@ -5,7 +5,7 @@ use crate::procfs::{Usage, threads};
 use crosshandle::holder::{Holder, Status};
 use crosshandle::{Error, HolderFault, PeerPolicy};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ const DESCRIPTORS: u64 = 8192;
 const SETTLED: Duration = Duration::from_secs(20);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
+/// Lines of the pair's own that a failure shows.
+const LAST_WORDS: usize = 6;
 /// Threads of one process of the pair: as many as it may have jobs, and its own.
 const MAX_THREADS: usize = 24 + 16;
 /// KiB of resident memory that a process of the pair may take beyond what it had: a quarter of the quota
@@ -78,6 +80,7 @@ impl Drop for Pair {
             let _ = child.wait();
         }
         let _ = fs::remove_dir_all(&self.directory);
+        let _ = fs::remove_file(self.directory.with_extension("log"));
     }
 }
 
@@ -138,10 +141,22 @@ impl Pair {
                 .env("CROSSHANDLE_SOCKET_DIR", &self.directory)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
-                .stderr(Stdio::null())
+                .stderr(self.log()?)
                 .spawn()?,
         );
         self.await_safe()
+    }
+
+    /// Opens the file that has what the pair says of itself, for people who read of a failure.
+    fn log(&self) -> std::io::Result<File> {
+        let path = self.directory.with_extension("log");
+        File::options().create(true).append(true).open(path)
+    }
+
+    fn last_words(&self) -> String {
+        let log = fs::read_to_string(self.directory.with_extension("log")).unwrap_or_default();
+        let lines: Vec<_> = log.lines().rev().take(LAST_WORDS).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("; ")
     }
 
     fn pids(&self) -> Vec<u32> {
@@ -160,7 +175,10 @@ impl Pair {
                     return Ok(());
                 }
                 other if began.elapsed() > SETTLED * crate::slowdown() => {
-                    return Err(Failure::new(format!("the pair is not safe: {other:?}")));
+                    return Err(Failure::new(format!(
+                        "the pair is not safe: {other:?}; it said: {}",
+                        self.last_words()
+                    )));
                 }
                 _ => sleep(LOOK),
             }
@@ -206,8 +224,14 @@ impl Pair {
         }
     }
 
-    /// Removes the names that begin so, and waits until the pair has no more than before.
-    pub(super) fn settle(&mut self, hostile: &str, before: &[Taken; 2]) -> Result<(), Failure> {
+    /// Removes the names that begin so, and waits until the pair has no more than before. `with_threads`: also
+    /// until its idle background threads have ended.
+    pub(super) fn settle(
+        &mut self,
+        hostile: &str,
+        before: &[Taken; 2],
+        with_threads: bool,
+    ) -> Result<(), Failure> {
         let began = Instant::now();
         loop {
             // A hand-over that was under way when its program ended may still come.
@@ -227,7 +251,7 @@ impl Pair {
             let now = self.taken()?;
             let is_free = now.iter().zip(before).all(|(now, before)| {
                 now.descriptors <= before.descriptors + MAX_REMAINING
-                    && now.threads <= before.threads + MAX_REMAINING
+                    && (!with_threads || now.threads <= before.threads + MAX_REMAINING)
                     && now.resident <= before.resident + MAX_REMAINDER
             });
             if is_free {

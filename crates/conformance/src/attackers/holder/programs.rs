@@ -7,6 +7,7 @@ use crate::raw::{self, Request};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::holder::HoldOptions;
 use crosshandle::{Error, HolderFault};
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Signal, getpid, kill_process};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -24,7 +25,7 @@ const BURST: usize = 64;
 /// Requests for memory on one connection whose answers nobody reads.
 const UNREAD: usize = 512;
 /// Names with the longest labels that one process has.
-const LABELLED: usize = 500;
+const LABELLED: usize = 200;
 /// Bytes of the longest label.
 const LABEL: usize = 4096;
 /// Time between two rounds.
@@ -196,7 +197,8 @@ impl Held {
     }
 }
 
-/// Asks the holder for memory that it may open, on many connections, and never takes the descriptors.
+/// Asks the holder for memory that it may open, on many connections, and never takes the descriptors. Half of
+/// the connections it half closes.
 pub(super) struct UnreadMemory;
 
 impl Attacker for UnreadMemory {
@@ -215,6 +217,10 @@ impl Attacker for UnreadMemory {
                     break;
                 };
                 report.landed += sent as u64;
+                if kept.len() % 2 == 0 {
+                    // The holder sees the end of the connection, and what it has sent stays here.
+                    let _ = shutdown(&connection, Shutdown::Write);
+                }
                 kept.push(connection);
             }
             for connection in &kept {

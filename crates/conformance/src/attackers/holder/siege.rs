@@ -43,8 +43,11 @@ pub struct Siege {
     pub length: Duration,
     /// Only attackers whose name contains this.
     pub attacker: String,
-    /// Whether each attacker attacks a second time with processor time that nobody else wants.
-    pub with_idle: bool,
+    /// How each attacker attacks, one time after the other: with processor time that nobody else wants, or as
+    /// any program.
+    pub terms: &'static [bool],
+    /// Whether it is a short one.
+    pub is_sample: bool,
     /// Whether only the attackers of another user attack.
     pub only_two_users: bool,
 }
@@ -56,7 +59,8 @@ impl Siege {
             command,
             length: LENGTH,
             attacker: String::new(),
-            with_idle: true,
+            terms: &[false, true],
+            is_sample: false,
             only_two_users: false,
         }
     }
@@ -101,7 +105,7 @@ impl Row {
             format!("{:>6} {p50:>7} {p99:>8} {quotient:>6.1}", times.0.len())
         };
         println!(
-            "{name:<32} {} | {}",
+            "{name:<40} {} | {}",
             times(&self.hand_overs, &alone.hand_overs),
             times(&self.opens, &alone.opens)
         );
@@ -273,14 +277,14 @@ impl<'a> Scene<'a> {
         let same = self.pair.check_same();
         drop(hostile);
         let (row, ()) = (row?, same?);
-        self.pair.settle(HOSTILE, before)?;
+        self.pair.settle(HOSTILE, before, false)?;
         Ok(Some(row))
     }
 
     /// Kills the holder, and then both processes, beside an attacker. Returns after how many milliseconds
     /// all names were back.
-    fn deaths(&mut self) -> Result<(Row, String), Failure> {
-        let hostile = self.attack(BESIDE_DEATHS, false)?.map_err(Failure::new)?;
+    fn deaths(&mut self, is_idle: bool) -> Result<(Row, String), Failure> {
+        let hostile = self.attack(BESIDE_DEATHS, is_idle)?.map_err(Failure::new)?;
         self.pair.kill_holder()?;
         let before = self.pair.taken()?;
         let mut row = self.measure(self.siege.length, &before)?;
@@ -337,7 +341,10 @@ fn in_namespace(siege: &Siege) -> Result<Option<bool>, Failure> {
     let own = std::env::current_exe()?;
     let millis = siege.length.as_millis().to_string();
     let mut words = vec!["holders", "--two-users", "--millis", &millis];
-    if siege.with_idle {
+    if siege.is_sample {
+        words.push("--short");
+    }
+    if siege.terms == [true] {
         words.push("--idle");
     }
     if !siege.attacker.is_empty() {
@@ -386,10 +393,7 @@ fn play(
     let (mut all, mut most, mut count) = (Row::default(), [Taken::default(); 2], 0);
     let is_chosen = |name: &str| name.contains(&siege.attacker);
     for attacker in attackers().iter().filter(|of| is_chosen(of.name())) {
-        for is_idle in [false, true] {
-            if is_idle && !siege.with_idle {
-                continue;
-            }
+        for &is_idle in siege.terms {
             let name = attacker.name();
             let shown = format!("{name}{}", if is_idle { ", idle" } else { "" });
             match scene.round(name, is_idle, &before) {
@@ -399,29 +403,34 @@ fn play(
                     for (most, now) in most.iter_mut().zip(row.taken) {
                         *most = most.max(now);
                     }
-                    if !is_idle {
-                        all.add(&row);
-                    }
+                    all.add(&row);
                     count += 1;
                 }
                 Err(failure) => {
                     println!("VIOLATION {shown}, of {users}: {failure}");
                     violations.push(shown);
-                    scene.pair.settle(HOSTILE, &before)?;
+                    scene.pair.settle(HOSTILE, &before, false)?;
                 }
             }
         }
     }
+    // Idle background threads stay for seconds, for which a sample has no time.
+    let with_threads = !siege.is_sample;
+    scene.pair.settle(HOSTILE, &before, with_threads)?;
     let mut back = String::new();
-    if is_chosen(BESIDE_DEATHS) {
-        match scene.deaths() {
+    for &is_idle in siege.terms {
+        if !is_chosen(BESIDE_DEATHS) {
+            continue;
+        }
+        let shown = format!("deaths of the pair{}", if is_idle { ", idle" } else { "" });
+        match scene.deaths(is_idle) {
             Ok((row, millis)) => {
-                row.show("deaths of the pair", &alone);
+                row.show(&format!("{shown}, back {millis} ms"), &alone);
                 back = format!("; all {KEPT_NAMES} names were back after {millis} ms");
             }
             Err(failure) => {
-                println!("VIOLATION deaths of the pair, of {users}: {failure}");
-                violations.push("deaths".to_owned());
+                println!("VIOLATION {shown}, of {users}: {failure}");
+                violations.push(shown);
             }
         }
     }
