@@ -8,7 +8,6 @@ mod cuda;
 mod harness;
 mod host;
 mod kernels;
-mod level_zero;
 mod raw;
 mod report;
 mod suites;
@@ -39,9 +38,6 @@ enum Command {
     Kernels(SuiteArgs),
     /// Memory and events of the CUDA backend
     Cuda(SuiteArgs),
-    /// Memory and events of the Level Zero backend, as `cargo xtask bench` starts it: over a
-    /// simulated driver
-    LevelZero(SuiteArgs),
     /// The Unified Runtime adapter: what loader and adapter add to the library's calls
     Ur(SuiteArgs),
     /// One process of a measurement; started by the benchmark itself
@@ -96,13 +92,6 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             bench(cuda::SCENARIOS, &args, cuda::machine)
-        }
-        Command::LevelZero(args) => {
-            if let (false, Some(reason)) = (args.list, level_zero::unavailable()) {
-                eprintln!("nothing to measure: {reason}");
-                return ExitCode::SUCCESS;
-            }
-            bench(level_zero::SCENARIOS, &args, level_zero::machine)
         }
         Command::Ur(args) => bench(ur::SCENARIOS, &args, || None),
         Command::Child(args) => {

@@ -79,12 +79,6 @@ pub(crate) const ATTACK_LIMIT: Duration = Duration::from_secs(10);
 /// as growth on a busy machine; double makes the run longer.
 pub(crate) const CONNECTIONS_CLOSE_TIME: Duration = Duration::from_millis(200);
 
-/// Time after which the threads that serve a busy device wait where they will wait during a batch.
-///
-/// With half, a thread that is not asleep yet could disturb the batch. Double brings the end of the
-/// long command closer to the batch, and batches that it does not outlast are thrown away.
-pub(crate) const DEVICE_BUSY_DELAY: Duration = Duration::from_micros(100);
-
 /// Looks at a word after which a watching process yields its processor once.
 ///
 /// The other process may need this processor. Fewer looks make a look slower; more delay the other

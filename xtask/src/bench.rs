@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::python::Environment;
 use crate::step::Step;
 use crate::workspace::Workspace;
-use crate::{Result, debian, wheel};
+use crate::{Result, wheel};
 
 /// Replaces this process by the benchmark program, which so gets the terminal and Ctrl-C.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
@@ -42,30 +42,8 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
             .env("CROSSHANDLE_OPENCL", libraries.join("libintelocl.so"))
             .env("LD_LIBRARY_PATH", libraries);
     }
-    if args.first().is_some_and(|suite| suite == "level-zero") {
-        let driver = built(workspace, "level-zero-sim", "libze_sim.so")?;
-        command
-            .env("LD_LIBRARY_PATH", loader(workspace)?)
-            .env("ZE_ENABLE_ALT_DRIVERS", driver)
-            .env("CROSSHANDLE_SIM_AT_ONCE", "1")
-            // The duration of every command that is not short.
-            .env("CROSSHANDLE_SIM_COMMAND_DELAY_US", "2000");
-    }
     let error = command.args(args).exec();
     Err(format!("cannot run cargo: {error}"))
-}
-
-/// Returns the directory of Level Zero's newest stock loader that this machine can load.
-fn loader(workspace: &Workspace) -> Result<PathBuf> {
-    let mut reasons = Vec::new();
-    for package in [&debian::LOADER, &debian::OLD_LOADER] {
-        let directory = debian::library_dir(&package.ensure(workspace)?);
-        match debian::loads(&directory.join("libze_loader.so.1")) {
-            Ok(()) => return Ok(directory),
-            Err(reason) => reasons.push(format!("{package}: {reason}")),
-        }
-    }
-    Err(reasons.join("; "))
 }
 
 /// Builds a library with the profile that is measured. Returns its path.

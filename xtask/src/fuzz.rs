@@ -7,6 +7,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::Result;
@@ -25,6 +26,8 @@ const RUSTFLAGS: &str = "--cfg fuzzing \
     -Cdebug-assertions=on \
     -Coverflow-checks=on";
 
+/// Number of targets that run at the same time.
+const SEARCHERS: usize = 2;
 /// Seconds that one input may take before it counts as a hang.
 const INPUT_SECONDS: u64 = 10;
 
@@ -95,42 +98,40 @@ pub(crate) fn check(workspace: &Workspace, seconds: u64) -> Result<Vec<String>> 
         return Ok(names);
     }
     let triple = workspace.host_triple()?;
-    let lints = cargo(workspace, &triple, &["clippy"], &["--", "-D", "warnings"]);
-    Step::new(workspace, "fuzz targets: lints", lints).run()?;
     let build = cargo(workspace, &triple, &["build"], &[]);
     Step::new(workspace, "fuzz targets: build", build).run()?;
 
-    let mut unchanged = Vec::new();
-    for name in names {
-        let target = Target {
-            workspace,
-            name,
-            triple: triple.clone(),
-        };
-        let stamp = workspace
-            .target
-            .join("xtask")
-            .join(format!("fuzz-{}.passed", target.name));
-        let print = format!("{:016x} {seconds}", target.fingerprint()?);
-        if fs::read_to_string(&stamp).is_ok_and(|passed| passed == print) {
-            unchanged.push(target.name);
-            continue;
+    let unchanged = Mutex::new(Vec::new());
+    let waiting = Mutex::new(names.into_iter());
+    // A search uses one processor.
+    let searcher = || -> Result<()> {
+        loop {
+            let name = lock(&waiting).next();
+            let Some(name) = name else {
+                return Ok(());
+            };
+            let target = Target {
+                workspace,
+                name,
+                triple: triple.clone(),
+            };
+            if !target.check(seconds)? {
+                lock(&unchanged).push(target.name);
+            }
         }
-        let step = Step::new(
-            workspace,
-            format!("fuzz {}", target.name),
-            target.search(seconds)?,
-        );
-        step.limit(Duration::from_secs(seconds + 3 * INPUT_SECONDS + 30))
-            .repeat(format!(
-                "cargo xtask fuzz {} --input FILE, with the file that it names above",
-                target.name
-            ))
-            .run_noting(|finished| searched(&finished.output()?).map(Some))?;
-        fs::write(&stamp, print)
-            .map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
-    }
-    Ok(unchanged)
+    };
+    std::thread::scope(|scope| {
+        let searchers = [(); SEARCHERS].map(|()| scope.spawn(searcher));
+        searchers.into_iter().try_for_each(|searcher| {
+            let ended = searcher.join();
+            ended.map_err(|_| "a search panicked".to_owned())?
+        })
+    })?;
+    Ok(std::mem::take(&mut lock(&unchanged)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Checks that coverage guided libFuzzer and that it ran the target. Returns how often.
@@ -196,6 +197,28 @@ impl<'a> Target<'a> {
             name: name.to_owned(),
             triple,
         })
+    }
+
+    /// Runs the target for `seconds`, unless its program and its seeds are those that passed before.
+    /// Returns whether it ran.
+    fn check(&self, seconds: u64) -> Result<bool> {
+        let file = format!("fuzz-{}.passed", self.name);
+        let stamp = self.workspace.target.join("xtask").join(file);
+        let print = format!("{:016x} {seconds}", self.fingerprint()?);
+        if fs::read_to_string(&stamp).is_ok_and(|passed| passed == print) {
+            return Ok(false);
+        }
+        let name = format!("fuzz {}", self.name);
+        Step::new(self.workspace, name, self.search(seconds)?)
+            .limit(Duration::from_secs(seconds + 3 * INPUT_SECONDS + 30))
+            .repeat(format!(
+                "cargo xtask fuzz {} --input FILE, with the file that it names above",
+                self.name
+            ))
+            .run_noting(|finished| searched(&finished.output()?).map(Some))?;
+        fs::write(&stamp, print)
+            .map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
+        Ok(true)
     }
 
     fn program(&self) -> PathBuf {

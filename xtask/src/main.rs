@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `test` | runs every check; the test runner comes last |
 //! | `layers` | checks the structure of the code: layers, cycles, words, paths in documents |
+//! | `prose` | checks the English of comments and pages |
 //! | `bench` | runs the benchmarks, each beside the raw technique |
 //! | `fuzz` | runs one fuzz target, on the stable toolchain |
 //! | `soak` | kills and stops processes at random moments, beside attackers, for some minutes |
@@ -22,6 +23,7 @@ mod fuzz;
 mod gpu;
 mod layers;
 mod process;
+mod prose;
 mod python;
 mod soak;
 mod step;
@@ -65,8 +67,10 @@ enum Task {
         #[arg(long, value_name = "DIRECTORY")]
         root: Option<PathBuf>,
     },
+    /// Check the English of comments and pages: long lines and sentences, phrases with a plainer form.
+    Prose,
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`, `bench cuda`,
-    /// `bench level-zero`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
+    /// `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
         /// Passed to the benchmark program as they are; `host --help` lists them.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -147,6 +151,7 @@ fn main() -> ExitCode {
         },
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Planted { filter } => soak::planted(&workspace, &filter),
+        Task::Prose => prose::check(&workspace),
         Task::DpnpTests { every, stock } => dpnp::run(&workspace, every, stock),
         Task::Bindings { check } => bindings::run(&workspace, check),
         Task::Wheel { test: false } => wheel::build(&workspace),

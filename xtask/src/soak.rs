@@ -15,6 +15,8 @@ use crate::{Result, process, tools};
 const PROGRAMS: [&str; 3] = ["conformance", "crosshandle-peer", "crosshandle"];
 /// Environment variable that names the bug which a build with `planted-bugs` has.
 const PLANTED_BUG: &str = "CROSSHANDLE_PLANTED_BUG";
+/// Number of cases that the samples play at a time. They mostly wait, so this may exceed the number of processors.
+const JOBS: &str = "6";
 /// Cases of the sample on Level Zero.
 const LEVEL_ZERO_CASES: &str = "80";
 /// Minutes after which it ends, however many are left.
@@ -61,9 +63,9 @@ fn harness(workspace: &Workspace, words: &[&str]) -> Command {
 /// Plays the fixed sample of faults at every step on the host.
 pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     build(workspace, "fault-steps")?;
-    let command = harness(workspace, &["faults", "--sample", "--jobs", "2"]);
+    let command = harness(workspace, &["faults", "--sample", "--jobs", JOBS]);
     Step::new(workspace, "faults at every step", command).run_noting(last_line)?;
-    let words = ["faults", "--programs", "--sample", "--jobs", "2"];
+    let words = ["faults", "--programs", "--sample", "--jobs", JOBS];
     let command = harness(workspace, &words);
     Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)?;
     let command = harness(workspace, &["holders", "--sample"]);
@@ -80,7 +82,7 @@ pub(crate) fn sample_on_level_zero(workspace: &Workspace, loader: &Path) -> Resu
         "faults",
         "--sample",
         "--jobs",
-        "2",
+        JOBS,
         "--device",
         "level_zero:0",
     ];

@@ -96,9 +96,12 @@ impl Tool {
         let build = root.join("build");
         let package = format!("{}@{}", self.package, self.wanted());
         let mut command = workspace.cargo(&["install", "--locked", "--force", &package, "--root"]);
+        // Optimising the tools takes longer than they would ever save.
         command
             .arg(root)
+            .arg("--debug")
             .args(self.install)
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env("CARGO_TARGET_DIR", &build);
         let minutes = Duration::from_secs(45 * 60);
         Step::new(workspace, format!("build {package}"), command)

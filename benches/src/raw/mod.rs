@@ -5,7 +5,6 @@
 pub(crate) mod counter;
 pub(crate) mod cuda;
 pub(crate) mod descriptor;
-pub(crate) mod level_zero;
 pub(crate) mod memfd;
 pub(crate) mod slab;
 pub(crate) mod sleepers;

@@ -355,7 +355,7 @@ const TEXTS: &[(&str, &str)] = &[
          A context default timeout=400
          A open-event e $e
          A signal e
-         X wait-value e 3 5000
+         X wait-value e 3 1000
          X close e m",
     ),
     // Futures, functions and notifiers, which one thread of their process tells.
@@ -453,7 +453,7 @@ const TEXTS: &[(&str, &str)] = &[
          A signal g 8
          join g2
          X signal g
-         Y wait-value g 10 5000
+         Y wait-value g 10 1000
          A close e f g
          X close e g q gate
          Y close f g q gate",

@@ -1,4 +1,4 @@
-"""Where the parts of this package lie that other programs use."""
+"""Paths of the command and the adapters in this package, which other programs use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _part(path: Path, what: str) -> str:
 
 
 def command() -> str:
-    """The path of the `crosshandle` command.
+    """Returns the path of the `crosshandle` command.
 
     >>> import subprocess
     >>> output = subprocess.run([crosshandle.command(), "--version"], capture_output=True, check=True)
@@ -30,7 +30,8 @@ def command() -> str:
 
 
 def ur_adapter(backend: str = "host") -> str:
-    """The path of the Unified Runtime adapter of a backend: "host", "cuda" or "level_zero".
+    """Returns the path of a backend's Unified Runtime adapter. `backend` is "host", "cuda" or
+    "level_zero".
 
     >>> os.path.basename(crosshandle.ur_adapter("host"))
     'libur_adapter_crosshandle_host.so'
@@ -42,6 +43,6 @@ def ur_adapter(backend: str = "host") -> str:
 
 
 def main() -> NoReturn:
-    """Becomes the `crosshandle` command."""
+    """Replaces this process with the `crosshandle` command."""
     path = command()
     os.execv(path, [path, *sys.argv[1:]])

@@ -4,6 +4,9 @@
 //! command, words and `key=value` options. It answers each with its number and `ok WORDS…` or `err
 //! KIND MESSAGE`. A request with an `&` before its number is executed in a thread of its own; then
 //! the line `begun THREAD` comes first.
+//!
+//! `crosshandle-peer write MODEL BYTE [claim]` and `crosshandle-peer follow MODEL BYTE` are programs of their own: they
+//! update a model in place, and read it meanwhile.
 
 mod awaited;
 mod diversion;
@@ -47,7 +50,15 @@ fn main() -> ExitCode {
         eprintln!("starting a program: {error}");
         return ExitCode::FAILURE;
     }
-    let state = Arc::new(PeerState::new(device, arguments.next()));
+    let rest: Vec<_> = arguments.collect();
+    let words: Vec<_> = std::iter::once(&device)
+        .chain(&rest)
+        .map(String::as_str)
+        .collect();
+    if let Some(code) = crosshandle_conformance::faults::run_model_program(&words) {
+        return code;
+    }
+    let state = Arc::new(PeerState::new(device, rest.into_iter().next()));
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let (own_thread, line) = match line.strip_prefix('&') {
             Some(rest) => (true, rest.to_owned()),

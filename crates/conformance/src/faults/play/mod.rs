@@ -28,6 +28,9 @@ const BY_ITSELF: Duration = Duration::from_millis(5_000);
 const QUIET: Duration = Duration::from_millis(100);
 /// Commands of other workers while one is stopped.
 const COMMANDS_WHILE_STOPPED: u32 = 6;
+/// Time after which a stopped worker continues, however few commands others have run: one exchange
+/// with it has timed out by then.
+const LONGEST_STOP: Duration = Duration::from_millis(400);
 /// How long a stopped worker may hold up others before it goes on.
 const STOPPED_JOIN: Duration = Duration::from_millis(100);
 /// First numbers of the lines that are not the workload's.
@@ -330,7 +333,11 @@ impl Player<'_> {
         self.stage.run_until_quiet(QUIET)?;
         if self.stage.victim != Some(worker) {
             self.while_stopped += u32::from(self.stage.injected.is_some());
-            if self.while_stopped >= COMMANDS_WHILE_STOPPED {
+            let stopped = self
+                .stage
+                .injected
+                .map_or(Duration::ZERO, |at| at.elapsed());
+            if self.while_stopped >= COMMANDS_WHILE_STOPPED || stopped >= LONGEST_STOP {
                 self.go_on()?;
             }
         }
@@ -348,7 +355,10 @@ impl Player<'_> {
         self.stage.workers[worker].send(number, true, &command);
         self.stage.run_until(COMMAND_LIMIT * slowdown(), |stage| {
             let worker = &stage.workers[worker];
-            worker.thread(number).is_some() || worker.has_ended || worker.is_stopped
+            worker.thread(number).is_some()
+                || worker.is_answered(number)
+                || worker.has_ended
+                || worker.is_stopped
         })?;
         let name = self.stage.workers[worker].name;
         self.log.push(format!("{name} &{label} {command}"));

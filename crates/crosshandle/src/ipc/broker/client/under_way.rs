@@ -1,10 +1,10 @@
-//! Descriptors that are under way to importers: of answers that bring many, and of all answers to other
+//! Descriptors in transit to importers, in replies that carry many, and in all replies to other
 //! users.
 //!
-//! The system lets all processes of a user together have as many under way as one process may have open.
-//! Importers that ask for memory and are slow to take it, or never do, must leave some to all others. A
-//! process of this process's own user can use up that limit by itself, so its answers that bring few are
-//! not counted.
+//! The kernel limits the descriptors in transit of all processes of a user together to the limit of
+//! one process. Importers that request memory and receive it slowly or never must leave some
+//! descriptors to others. A process of this process's own user can reach that limit by itself, so
+//! small replies to it are not counted.
 
 use crate::ipc::tuning::{MAX_UNDER_WAY_PART, UNDER_WAY_LOOK};
 use crate::os::socket::{FEW_DESCRIPTORS, MAX_DESCRIPTORS};
@@ -14,32 +14,32 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// Answers to one importer that were sent, and were not taken at the last look.
+/// Replies to one importer that were unread at the last check.
 struct Sent<C> {
     client: Weak<C>,
-    /// The importer's user, if it is another one.
+    /// The importer's user, if it is not the user of this process.
     stranger: Option<u32>,
     descriptors: usize,
-    /// Keeps the connection of an importer that has hung up without taking the answers. As long as it
-    /// keeps its end, the descriptors stay under way.
+    /// The connection of an importer that has hung up before it read the replies. The descriptors stay
+    /// in transit as long as the importer has its end.
     left: Option<Arc<C>>,
 }
 
 pub(super) struct UnderWay<C> {
-    /// By the addresses of the importers, which the weak references keep from being used again.
+    /// By the address of the importer. The weak reference keeps the address from being reused.
     sent: BTreeMap<usize, Sent<C>>,
     all: usize,
     /// The part of `all` that each other user has.
     of_strangers: BTreeMap<u32, usize>,
-    /// The time of the last look at what was taken for want of room.
+    /// The time of the last check that was made for lack of room.
     looked: Option<Instant>,
 }
 
-/// Returns how many descriptors may be under way.
+/// Returns the maximum number of descriptors in transit.
 fn limit() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-    // One answer is always under way, where descriptors are few.
+    // One reply may always be in transit, even if descriptors are few.
     (limit / MAX_UNDER_WAY_PART).max(MAX_DESCRIPTORS)
 }
 
@@ -53,7 +53,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         }
     }
 
-    /// Counts an answer to an importer that has taken all before. Returns whether there is room for it.
+    /// Counts a reply to an importer that has read all earlier replies. Returns whether there is
+    /// room for the reply.
     pub(super) fn add(
         &mut self,
         client: &Weak<C>,
@@ -70,7 +71,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         has_room
     }
 
-    /// Counts a small answer to an importer of another user. `has_taken`: whether it has taken all before.
+    /// Counts a small reply to an importer of another user. `has_taken` says whether the importer has
+    /// read all earlier replies.
     pub(super) fn add_few(
         &mut self,
         client: &Weak<C>,
@@ -84,8 +86,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         self.count(client, Some(stranger), count);
     }
 
-    /// Returns whether a small answer may be sent to an importer of another user: such a user leaves as much
-    /// room as it takes.
+    /// Returns whether there is room for a small reply to an importer of another user. Such a user
+    /// leaves as much room as it takes.
     pub(super) fn has_room(&mut self, stranger: u32, has_unread: impl Fn(&C) -> bool) -> bool {
         let is_there = |under_way: &Self| {
             let left = limit().saturating_sub(under_way.all + FEW_DESCRIPTORS);
@@ -95,7 +97,7 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         if is_there(self) {
             return true;
         }
-        // Each look costs a system call for each importer, and many may ask.
+        // Each check costs a system call for each importer, and many may ask.
         if (self.looked).is_some_and(|looked| looked.elapsed() < UNDER_WAY_LOOK) {
             return false;
         }
@@ -104,8 +106,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         is_there(self)
     }
 
-    /// Keeps the connection of an importer that hangs up before it has taken what was sent. Returns whether
-    /// anything was.
+    /// Keeps the connection of an importer that has hung up. Returns whether replies to it are
+    /// counted.
     pub(super) fn keep(&mut self, client: &Arc<C>) -> bool {
         match self.sent.get_mut(&Arc::as_ptr(client).addr()) {
             Some(sent) => {
@@ -116,17 +118,19 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         }
     }
 
-    /// Forgets what was sent to an importer that has taken it.
+    /// Stops counting the replies to an importer.
     pub(super) fn forget(&mut self, client: &Weak<C>) {
         self.remove(client.as_ptr().addr());
     }
 
-    /// Forgets all that was taken. Returns whether the connection of an importer that has hung up is kept.
+    /// Stops counting the replies that have been read. Returns whether connections of importers that
+    /// have hung up are still kept.
     pub(super) fn forget_taken(&mut self, has_unread: impl Fn(&C) -> bool) -> bool {
         let is_taken = |sent: &Sent<C>| {
             sent.client.upgrade().is_none_or(|client| {
                 let is_taken = !has_unread(&client);
-                // Where nobody waits: this may be its last owner, and it looks at what the importer had open.
+                // This may be the last reference, whose drop checks the importer's opens, so a job
+                // drops it.
                 if let Some(last) = Arc::into_inner(client) {
                     driver_jobs::drop_later(last);
                 }
@@ -170,7 +174,7 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
             }
         }
         if let Some(left) = sent.left {
-            // This may be the last owner, too.
+            // This may be the last reference, too.
             driver_jobs::drop_later(left);
         }
     }
@@ -184,7 +188,7 @@ mod tests {
     const ONE: u32 = 61_001;
     const OTHER: u32 = 61_002;
 
-    /// An importer, and whether answers lie unread at it.
+    /// Returns an importer with unread replies.
     fn importer() -> Arc<AtomicBool> {
         Arc::new(AtomicBool::new(true))
     }
@@ -193,7 +197,7 @@ mod tests {
         importer.load(Ordering::Relaxed)
     }
 
-    /// Sends small answers to new importers of a user until there is no room. Returns them.
+    /// Counts small replies to new importers of a user until there is no room. Returns the importers.
     fn fill(under_way: &mut UnderWay<AtomicBool>, user: u32) -> Vec<Arc<AtomicBool>> {
         let mut importers = Vec::new();
         while under_way.has_room(user, has_unread) {
@@ -211,13 +215,13 @@ mod tests {
         let all = limit();
         let of = |count: usize| count * 2;
         assert!(of(of_one.len()) <= all / 2 && of(of_one.len()) + 8 > all / 2);
-        // Another one has half of the rest, and this process's own user what remains.
+        // A second user gets half of the rest, and this process's own user what remains.
         let of_other = fill(&mut under_way, OTHER);
         assert!(of(of_other.len()) + 8 > all / 4);
         let own = importer();
         let rest = all - of(of_one.len() + of_other.len());
         assert!(under_way.add(&Arc::downgrade(&own), None, rest, has_unread));
-        // Room comes back with what is taken, after a moment.
+        // When the replies are read, there is room again after a moment.
         let begin = Instant::now();
         own.store(false, Ordering::Relaxed);
         of_one
