@@ -140,7 +140,7 @@ pub(crate) fn start(
 }
 
 /// Gives this process only processor time that nobody else wants.
-pub(crate) fn take_idle_time() -> std::io::Result<()> {
+fn take_idle_time() -> std::io::Result<()> {
     // SAFETY: the structure is plain numbers.
     let none: libc::sched_param = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel only reads the structure.

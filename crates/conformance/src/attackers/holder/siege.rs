@@ -5,7 +5,6 @@
 use super::honest::Honest;
 use super::pair::{Pair, Taken};
 use super::{HOSTILE, attackers};
-use crate::cases::attacked::take_idle_time;
 use crate::failure::Failure;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -132,8 +131,28 @@ impl Row {
 /// An attacker at work. Killed on drop.
 struct Hostile(Vec<Child>);
 
+impl Hostile {
+    /// Sets the scheduling policy of all threads, as far as this user may.
+    fn set_policy(&self, policy: libc::c_int) {
+        for child in &self.0 {
+            let tasks = fs::read_dir(format!("/proc/{}/task", child.id()));
+            for task in tasks.into_iter().flatten().flatten() {
+                let Ok(thread) = task.file_name().to_string_lossy().parse() else {
+                    continue;
+                };
+                // SAFETY: the structure is plain numbers.
+                let none: libc::sched_param = unsafe { std::mem::zeroed() };
+                // SAFETY: the kernel only reads the structure.
+                unsafe { libc::sched_setscheduler(thread, policy, &raw const none) };
+            }
+        }
+    }
+}
+
 impl Drop for Hostile {
     fn drop(&mut self) {
+        // What is killed needs time to end.
+        self.set_policy(libc::SCHED_OTHER);
         for child in &mut self.0 {
             let _ = child.kill();
         }
@@ -199,10 +218,6 @@ impl<'a> Scene<'a> {
             if let Some(user) = self.hostile_user {
                 command.uid(user).gid(user);
             }
-            if is_idle {
-                // SAFETY: the closure makes one system call, and takes no lock and no memory.
-                unsafe { command.pre_exec(take_idle_time) };
-            }
             let mut child = command
                 .args(["attack", name])
                 .arg(&self.pair.directory)
@@ -227,6 +242,10 @@ impl<'a> Scene<'a> {
                 Ok(reason) => return Ok(Err(reason.to_owned())),
                 Err(_) => return Ok(Err("it does not begin".to_owned())),
             }
+        }
+        if is_idle {
+            // Only now, since it may never begin on a machine that is busy with other programs.
+            hostile.set_policy(libc::SCHED_IDLE);
         }
         Ok(Ok(hostile))
     }
