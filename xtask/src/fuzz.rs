@@ -1,7 +1,7 @@
 //! Runs fuzz targets on the stable toolchain: libFuzzer with coverage, without sanitizers.
 //!
-//! `cargo fuzz` would need a nightly compiler for its sanitizers only; the coverage that
-//! guides the search comes from an LLVM pass that stable compilers have too.
+//! `cargo fuzz` would need a nightly compiler only for its sanitizers. The coverage that guides the
+//! search comes from an LLVM pass, which stable compilers have too.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,7 +14,8 @@ use crate::Result;
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 
-/// Coverage counters and traced comparisons on every edge, and the checks of a debug build.
+/// Flags for coverage counters and traced comparisons on every edge, and for the checks of a debug
+/// build.
 const RUSTFLAGS: &str = "--cfg fuzzing \
     -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -28,14 +29,14 @@ const RUSTFLAGS: &str = "--cfg fuzzing \
 
 /// Number of targets that run at the same time.
 const SEARCHERS: usize = 2;
-/// Seconds that one input may take before it counts as a hang.
+/// Time after which an input is treated as a hang, in seconds.
 const INPUT_SECONDS: u64 = 10;
 
 pub(crate) fn manifest(workspace: &Workspace) -> PathBuf {
     workspace.root.join("fuzz").join("Cargo.toml")
 }
 
-/// Returns the names of the targets, sorted; empty if there are none.
+/// Returns the sorted names of the targets, which may be none.
 pub(crate) fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let directory = workspace.root.join("fuzz").join("fuzz_targets");
     if !directory.is_dir() {
@@ -61,7 +62,7 @@ pub(crate) fn list(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Looks for a failing input for `seconds`, with libFuzzer's own output.
+/// Searches for a failing input for `seconds`, and shows libFuzzer's own output.
 pub(crate) fn run(workspace: &Workspace, name: &str, seconds: u64) -> Result<()> {
     let target = Target::build_one(workspace, name)?;
     finish(name, target.search(seconds)?)
@@ -90,8 +91,9 @@ fn finish(name: &str, mut command: Command) -> Result<()> {
     }
 }
 
-/// Builds every target and runs each for `seconds`, as steps of the test command. A target whose
-/// program and seeds are those that passed before is not run again. Returns the names of those.
+/// Builds every target and runs each for `seconds`, as steps of the test command. A target is
+/// skipped if its program and seeds are those that passed before. Returns the names of the skipped
+/// targets.
 pub(crate) fn check(workspace: &Workspace, seconds: u64) -> Result<Vec<String>> {
     let names = targets(workspace)?;
     if names.is_empty() {
@@ -134,7 +136,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Checks that coverage guided libFuzzer and that it ran the target. Returns how often.
+/// Checks that coverage guided libFuzzer and that it ran the target. Returns the number of runs.
 fn searched(output: &str) -> Result<String> {
     if !output.contains("inline 8-bit counters") {
         return Err("the program has no coverage counters, so nothing guided the search".into());
@@ -159,11 +161,13 @@ fn cargo(workspace: &Workspace, triple: &str, task: &[&str], rest: &[&str]) -> C
         "--manifest-path",
     ]);
     command.arg(manifest(workspace)).args(rest);
-    // Naming the target keeps the flags away from build scripts and procedural macros.
+    // With an explicit target, cargo does not apply the flags to build scripts and procedural
+    // macros.
     command
         .env("RUSTFLAGS", RUSTFLAGS)
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
-    // Apart from the workspace's, so that neither build waits for the other's lock.
+    // The target directory differs from the workspace's, so that neither build waits for the
+    // other's lock.
     command.env("CARGO_TARGET_DIR", workspace.target.join("fuzz"));
     command
 }
@@ -199,7 +203,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Runs the target for `seconds`, unless its program and its seeds are those that passed before.
+    /// Runs the target for `seconds`, unless its program and seeds are those that passed before.
     /// Returns whether it ran.
     fn check(&self, seconds: u64) -> Result<bool> {
         let file = format!("fuzz-{}.passed", self.name);
@@ -230,7 +234,7 @@ impl<'a> Target<'a> {
             .join(&self.name)
     }
 
-    /// Returns the directory of the inputs that come with the project.
+    /// Returns the directory of the committed seeds.
     fn seeds(&self) -> PathBuf {
         self.workspace
             .root
@@ -239,7 +243,8 @@ impl<'a> Target<'a> {
             .join(&self.name)
     }
 
-    /// Returns a command of the program with the limits of one input, and the directory for failing ones.
+    /// Returns a command that runs the program with the limits of one input and the directory for
+    /// failing inputs.
     fn command(&self) -> Result<Command> {
         let artifacts = self.made(&["fuzz", "artifacts", &self.name])?;
         let mut command = Command::new(self.program());
@@ -250,8 +255,8 @@ impl<'a> Target<'a> {
         Ok(command)
     }
 
-    /// The program, looking for new inputs: those found go to the target directory, so that
-    /// a run does not change the checkout.
+    /// Returns a command that searches for new inputs. It stores found inputs in the target
+    /// directory, so a run does not change the checkout.
     fn search(&self, seconds: u64) -> Result<Command> {
         let found = self.made(&["fuzz", "corpus", &self.name])?;
         let mut command = self.command()?;
