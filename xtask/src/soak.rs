@@ -34,7 +34,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(200);
 fn build(workspace: &Workspace, feature: &str) -> Result<()> {
     let feature = format!("crosshandle-conformance/{feature}");
     let mut command = workspace.cargo(&["build", "--locked", "--bins", "--features", &feature]);
-    // Both packages are built together, so that the command reports its store accesses too.
+    // Both packages are built together, so that the feature also applies to the command.
     command.args(["--package", "crosshandle-conformance"]);
     command.args(["--package", "crosshandle-cli"]);
     Step::new(workspace, "build the fault harness", command).run()?;
@@ -188,7 +188,7 @@ const BUGS: &[(&str, &str, Finder)] = &[
     ),
     (
         "finding-9",
-        "the overflow user is somebody",
+        "the overflow user is treated as a known user",
         Finder::Test("users_who_are_not_mapped_are_nobody"),
     ),
     (
@@ -198,7 +198,7 @@ const BUGS: &[(&str, &str, Finder)] = &[
     ),
     (
         "finding-11",
-        "links in directories of everybody are followed",
+        "links in directories that everyone may write to are followed",
         Finder::Test("links_of_others_are_refused"),
     ),
     (

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // wait.
         let second = timeout(Duration::from_millis(50), events[0].reached(2)).await;
         assert!(second.is_err());
-        println!("client: a job that nobody does was given up");
+        println!("client: the wait for a second signal was cancelled");
         // The worker ends when its input closes, so the signal can never come.
         drop(input);
         let never = timeout(TIMEOUT, events[0].reached(2)).await?;

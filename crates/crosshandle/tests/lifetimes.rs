@@ -114,8 +114,8 @@ impl Meeting {
 
 #[test]
 fn a_handle_made_while_its_memory_is_freed_opens_nothing_else() {
-    // The separate process has a deadline, because a failing thread would leave the other one
-    // waiting.
+    // The separate process has a deadline, because a failing thread would leave the second
+    // thread waiting.
     const TEST: &str = "a_handle_made_while_its_memory_is_freed_opens_nothing_else";
     alone(TEST, race_handles_against_frees);
 }
@@ -206,7 +206,7 @@ fn mapped_bytes_can_be_used_twice_at_a_time_and_stay_mapped() {
                 let _ = range.with_bytes(..8, |_| panic!("as asked"));
             }));
             assert!(panicked.is_err());
-            range.unmap(..2 * unit).expect("nobody uses it any more");
+            range.unmap(..2 * unit).expect("no call uses it any more");
         },
     );
 }

@@ -41,7 +41,7 @@ fn fails(directory: &Directory, queue: &Queue, command: Command) {
     assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
     let next = Command::call(|| Ok::<_, Infallible>(())).signal(&event);
     queue.submit(next).expect("submitted");
-    event.wait_timeout(DEADLINE).expect("the queue goes on");
+    event.wait_timeout(DEADLINE).expect("the queue continues");
     queue.finish_timeout(DEADLINE).expect("an empty queue");
 }
 
@@ -95,7 +95,7 @@ fn a_short_command_that_panics_when_it_is_dropped_is_done() {
         let mut found = [0; 64];
         memory.read(0, &mut found).expect("read");
         assert_eq!(found, [value; 64]);
-        queue.finish_timeout(DEADLINE).expect("the queue goes on");
+        queue.finish_timeout(DEADLINE).expect("the queue continues");
     }
 }
 

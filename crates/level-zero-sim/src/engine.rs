@@ -28,8 +28,8 @@ pub(crate) struct Submitted {
 #[derive(Default)]
 struct Pending {
     commands: VecDeque<Submitted>,
-    /// Whether the thread sleeps until a command arrives. It is cleared by the wake-up, so a thread
-    /// that executes commands is never marked.
+    /// Whether the thread waits for a command and was not woken yet. While it is set, there are no
+    /// commands and the thread executes none.
     is_waiting: bool,
 }
 

@@ -77,7 +77,7 @@
 //! - `event_updates`: an opened event knows only the signal that was the latest when its handle was
 //!   made. An event that was never signalled has no handle.
 //! - `several_mappings`: physical memory can be mapped only once at a time.
-//! - `residency`: mapping physical memory fails when it is made resident.
+//! - `residency`: mapping physical memory returns an error although the memory is mapped.
 //! - `pooled_exports`: memory of 2 MiB or less has no handle unless it was made to be exported.
 //! - `modules`: programs and their kernels.
 //! - `images`: images and samplers.

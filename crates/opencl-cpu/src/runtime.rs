@@ -318,8 +318,8 @@ impl Abilities {
     }
 }
 
-/// Checks that the context's runtime really accepts SPIR-V, because some devices report it wrongly.
-/// A module without functions is enough for this check.
+/// Checks that the context's runtime accepts SPIR-V, whatever its devices report. A module without
+/// functions is enough for this check.
 fn takes_spirv(library: &Library, context: cl_context) -> Result<(), String> {
     let mut code = CL_SUCCESS;
     // SAFETY: the context is alive, and the module has the given size. The runtime copies the

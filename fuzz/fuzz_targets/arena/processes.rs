@@ -377,7 +377,7 @@ impl World {
         });
         let taken = Instant::now().saturating_duration_since(began);
         assert!(taken <= limit + LATENESS, "{limit:?} took {taken:?}");
-        let (index, result) = result.expect("nobody interrupts");
+        let (index, result) = result.expect("no process interrupts");
         assert!(
             index != of_other || result == Err(WaitError::TimedOut),
             "the other event's signal has not finished, but: {result:?}"
@@ -524,10 +524,10 @@ impl World {
         let result = self.attacked(true, WAIT_STEPS, || {
             wait_any(&targets, None, WaitMode::LowPower, deadline)
         });
-        match result.expect("nobody interrupts") {
+        match result.expect("no process interrupts") {
             (1, result) => assert_eq!(result, expected, "another event's"),
             (_, Err(WaitError::TimedOut)) => panic!("a waiter missed what had finished"),
-            (_, _) => assert!(!self.is_honest(), "nobody signalled that"),
+            (_, _) => assert!(!self.is_honest(), "no process signalled that"),
         }
     }
 }

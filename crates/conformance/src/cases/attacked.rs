@@ -89,8 +89,8 @@ impl Drop for Attack {
 pub(crate) struct Terms {
     /// The user ID of another user, if the attacker runs as one.
     pub(crate) user: Option<u32>,
-    /// Whether the attacker gets only idle processor time. It then takes time only from its
-    /// victims' threads, by their own work, and not from their processors.
+    /// Whether the attacker gets only idle processor time. It then slows down its victims only by
+    /// making their threads work, and not by using their processors.
     pub(crate) is_idle: bool,
 }
 
@@ -235,7 +235,7 @@ fn withstand(harness: &Harness, plan: Plan) -> Verdict {
         return Err(Failure::new(format!("{name}: a round took {slowest:?}")));
     }
     // The exporter must close the attacker's connections within a bounded time.
-    eventually("the exporter lets go of the attacker", || {
+    eventually("the exporter closes the attacker's connections", || {
         Ok(exporter.usage()?.descriptors <= before.descriptors)
     })?;
     Ok(Outcome::Passed(format!(
@@ -253,20 +253,20 @@ macro_rules! rules {
 }
 
 rules! {
-    by_idle_connections Plan::of("idle-connections"), "10,000 connections that say nothing."
+    by_idle_connections Plan::of("idle-connections"), "The attacker opens 10,000 connections and sends nothing."
     by_idle_connections_of_another_user Plan::of("idle-connections").by_another_user(),
-        "10,000 connections of a user who may connect, that say nothing."
-    by_connection_floods Plan::of("connection-flood"), "Connecting and hanging up without a pause."
-    by_garbage Plan::of("garbage"), "Messages without sense."
-    by_slow_readers Plan::of("slow-readers"), "Requests whose answers nobody reads."
-    by_nasty_descriptors Plan::of("nasty-descriptors"), "Descriptors that block whoever closes them."
+        "Another user, who may connect, opens 10,000 connections and sends nothing."
+    by_connection_floods Plan::of("connection-flood"), "The attacker connects and hangs up without a pause."
+    by_garbage Plan::of("garbage"), "The attacker sends invalid messages."
+    by_slow_readers Plan::of("slow-readers"), "The attacker sends requests and never reads the replies."
+    by_nasty_descriptors Plan::of("nasty-descriptors"), "The attacker sends descriptors that block the process that closes them."
     by_nasty_descriptors_on_older_systems Plan::of("nasty-descriptors").on_older_system(),
-        "The same, where the kernel doesn't refuse to send them."
-    by_nasty_importers Plan::of("nasty-importer"), "The same descriptors, from who was let in."
+        "The attacker sends blocking descriptors, and the kernel does not refuse them."
+    by_nasty_importers Plan::of("nasty-importer"), "An attached importer sends blocking descriptors."
     by_nasty_importers_on_older_systems Plan::of("nasty-importer").on_older_system(),
-        "The same, where the kernel doesn't refuse to send them."
-    by_forged_words Plan::of("forged-words"), "Hang-ups after which nothing in the arena is true."
-    by_record_locks Plan::of("record-locks"), "50,000 locks on the files that a handle's holder gets."
-    by_requeued_sleepers Plan::of("requeue"), "Sleepers moved away."
-    by_priority_locks Plan::of("priority-locks"), "Locks with priority inheritance on the words of events."
+        "An attached importer sends blocking descriptors, and the kernel does not refuse them."
+    by_forged_words Plan::of("forged-words"), "The attacker forges all words of the arena and hangs up."
+    by_record_locks Plan::of("record-locks"), "The attacker sets 50,000 locks on the files that an importer receives."
+    by_requeued_sleepers Plan::of("requeue"), "The attacker moves sleepers to another futex."
+    by_priority_locks Plan::of("priority-locks"), "The attacker takes locks with priority inheritance on the words of events."
 }

@@ -568,7 +568,7 @@ pub(crate) fn nothing_is_left_behind(harness: &Harness) -> Verdict {
         Ok(())
     };
     let rest = || {
-        eventually("nobody awaits anything", || {
+        eventually("no thread awaits a signal", || {
             let mut threads = 0;
             for pid in pids {
                 threads += procfs::threads_named(pid, THREAD)?.len();

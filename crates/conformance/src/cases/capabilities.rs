@@ -108,7 +108,10 @@ pub(crate) fn unpooled_memory_is_apart(harness: &Harness) -> Verdict {
     let at = all.windows(own.len()).position(|window| window == own);
     let at = at.ok_or(Failure::new("its own bytes are missing"))?;
     all[at..at + own.len()].fill(0);
-    assert!(all.iter().all(|byte| *byte == 0), "somebody else's bytes");
+    assert!(
+        all.iter().all(|byte| *byte == 0),
+        "bytes of another allocation"
+    );
     // Writing to the whole file does not reach it either.
     file.write_all_at(&vec![0xFF; len], 0)?;
     assert!(file.set_len(1 << 30).is_err(), "it grew");
@@ -140,7 +143,8 @@ pub(crate) fn read_only_is_all_that_arrives(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Only the same user may read the report of `crosshandle ps`, whoever may open objects.
+/// Only the same user may read the report of `crosshandle ps`, even if other users may open
+/// objects.
 pub(crate) fn reports_are_for_the_same_user(harness: &Harness) -> Verdict {
     if !rustix::process::geteuid().is_root() {
         return Ok(Outcome::Unavailable(

@@ -100,7 +100,7 @@ fn check(harness: &Harness, attack: &str, is_met: bool) -> Verdict {
             Ok(())
         })?;
     }
-    // The signal is never submitted, and the exporter, which alone keeps the wait alive, is killed.
+    // The signal is never submitted, and the event's exporter is killed.
     let question = format!("wait-value e {}", number + 100);
     scene.check_wait(&question, is_met, Some("PeerDied"), || {
         scene.exporter.kill();

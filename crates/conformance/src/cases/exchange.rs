@@ -223,7 +223,7 @@ pub(crate) fn works_without_ptrace(harness: &Harness) -> Verdict {
     let waiter = two.begin("wait-value e 2");
     waiter.begun()?;
     one.kill();
-    let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+    let refused = waiter.reply(deadline()).expect_err("no process signalled");
     assert_eq!(refused.kind, "PeerDied", "{refused}");
     PASSED
 }

@@ -168,7 +168,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         let own = own.expect("it doesn't panic");
         assert!(matches!(own, Err(Error::PeerDied(_))), "{own:?}");
         for waiter in waiters {
-            let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+            let refused = waiter.reply(deadline()).expect_err("no process signalled");
             assert_eq!(refused.kind, "PeerDied", "{refused}");
         }
         slowest = slowest.max(sent.elapsed());
@@ -191,7 +191,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         let sent = victim.kill();
         let own = event.wait();
         assert!(matches!(own, Err(Error::PeerDied(_))), "{own:?}");
-        let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+        let refused = waiter.reply(deadline()).expect_err("no process signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");
         slowest = slowest.max(sent.elapsed());
         assert_eq!(event.signal()?, 2);
@@ -347,7 +347,7 @@ pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict 
     let here = event.wait_value(1);
     assert!(matches!(here, Err(Error::PeerDied(_))), "{here:?}");
     for waiter in waiters {
-        let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+        let refused = waiter.reply(deadline()).expect_err("no process signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");
     }
     let taken = sent.elapsed();
@@ -375,7 +375,7 @@ pub(crate) fn second_death_after_the_exporters(harness: &Harness) -> Verdict {
     let waiter = third.begin_and_sleep("wait e")?;
     assert_eq!(third.ask("try-wait e")?, ["false"], "its signaller lives");
     let sent = second.kill();
-    let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+    let refused = waiter.reply(deadline()).expect_err("no process signalled");
     let taken = sent.elapsed();
     assert_eq!(refused.kind, "PeerDied", "{refused}");
     assert!(taken < harness.promptness(), "known after {taken:?}");

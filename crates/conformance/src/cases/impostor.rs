@@ -74,7 +74,7 @@ impl Impostor {
         peer: &'a Peer,
     ) -> Result<(Pending<'a>, Socket, Vec<u8>), Failure> {
         let pending = peer.begin(&self.open);
-        let nobody = || Failure::new("nobody connects");
+        let nobody = || Failure::new("no process connects");
         let connection = self.socket.accept()?.ok_or_else(nobody)?;
         let (message, files) = connection.receive()?;
         assert_eq!((message.len(), files.len()), (raw::REQUEST, 0));

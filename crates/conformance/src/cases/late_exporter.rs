@@ -165,7 +165,7 @@ pub(crate) fn one_deadline_for_a_whole_open(harness: &Harness) -> Verdict {
     std::thread::sleep(step * crate::slowdown());
     assert!(
         pending.is_answered(),
-        "an open with two late answers goes on after {:?}",
+        "an open with two late replies continues after {:?}",
         began.elapsed()
     );
     let (refused, taken) = failed(pending, began)?;

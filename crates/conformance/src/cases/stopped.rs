@@ -6,7 +6,7 @@ use crate::harness::{Harness, deadline, eventually};
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Peer, Transfer, pattern};
-use crosshandle::Error;
+use crosshandle::{Access, Error};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,13 @@ pub(crate) fn keeps_its_importers(harness: &Harness) -> Verdict {
     let stopped = Stopped::new(&exporter)?;
     for _ in 0..2 {
         let late = context.open_memory(&large).expect_err("it is stopped");
+        assert!(late.is_timeout(), "{late:?}");
+    }
+    // These are more requests than the exporter's queue has room for.
+    for _ in 0..400 {
+        let timeout = Duration::from_millis(1);
+        let late = context.open_memory_timeout(&large, Access::ReadWrite, timeout);
+        let late = late.expect_err("it is stopped");
         assert!(late.is_timeout(), "{late:?}");
     }
     // The exporter is late, not dead.

@@ -233,7 +233,7 @@ impl Impostor {
         let (socket, truth) = (Socket::listen(&path).unwrap(), truth.to_owned());
         let lie: &'static Mutex<Option<Lie>> = Box::leak(Box::default());
         let thread = thread::spawn(move || {
-            let importer = socket.accept().unwrap().expect("somebody connects");
+            let importer = socket.accept().unwrap().expect("a process connects");
             let truth = Socket::connect(&truth).unwrap();
             loop {
                 let Ok((question, files)) = importer.receive() else {

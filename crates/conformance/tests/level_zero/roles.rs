@@ -113,7 +113,7 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
         waiting.submit(Command::barrier().after_value(&opened, 1))?;
         signal()?;
         waiting.finish_timeout(LONG)?;
-        // This drop also closes the driver's event.
+        // The list now signals the driver's event as well.
         signal()?;
         waiting.submit(Command::barrier().after(&opened))?;
         waiting.finish_timeout(LONG)?;

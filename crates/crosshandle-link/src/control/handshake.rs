@@ -12,7 +12,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A socket whose reads and writes all end at a deadline.
+/// A socket whose reads and writes all end at a deadline. A signal interrupts neither, although the
+/// kernel does not restart calls on a socket with a timeout.
 struct Limited<'a> {
     socket: &'a TcpStream,
     deadline: Deadline,
@@ -29,15 +30,25 @@ impl Limited<'_> {
 
 impl Read for Limited<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.socket.set_read_timeout(self.left()?)?;
-        self.socket.read(into)
+        loop {
+            self.socket.set_read_timeout(self.left()?)?;
+            match self.socket.read(into) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
     }
 }
 
 impl Write for Limited<'_> {
     fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
-        self.socket.set_write_timeout(self.left()?)?;
-        self.socket.write(from)
+        loop {
+            self.socket.set_write_timeout(self.left()?)?;
+            match self.socket.write(from) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

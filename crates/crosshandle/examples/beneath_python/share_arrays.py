@@ -215,7 +215,7 @@ def outlive(peer, library, context, task):
                 assert "has ended" in str(error), error
                 say(f"a stream that waited for a process that ended: {error}")
             else:
-                sys.exit("a signal that nobody gave")
+                sys.exit("a signal that no process submitted")
             numbers.judge("memory of a process that ended")
         del array
 

@@ -148,12 +148,12 @@ impl Flag {
     /// Raises the flag. If it is raised already, this still wakes edge-triggered waiters.
     pub(crate) fn raise(&self) {
         // It fails only after 2⁶⁴ calls, or if the program has closed the descriptor.
-        let _ = io::write(&self.0, &1_u64.to_ne_bytes());
+        let _ = io::retry_on_intr(|| io::write(&self.0, &1_u64.to_ne_bytes()));
     }
 
     /// Lowers the flag, if it is raised.
     pub(crate) fn lower(&self) {
-        let _ = io::read(&self.0, &mut [0_u8; 8]);
+        let _ = io::retry_on_intr(|| io::read(&self.0, &mut [0_u8; 8]));
     }
 }
 

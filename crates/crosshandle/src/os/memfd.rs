@@ -22,7 +22,7 @@ pub(crate) fn create_unsealed(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     let file = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     // Another user that gets a read-only descriptor must not be able to reopen it for writing.
     fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
-    fs::ftruncate(&file, len)?;
+    io::retry_on_intr(|| fs::ftruncate(&file, len))?;
     Ok(file)
 }
 
@@ -66,23 +66,13 @@ fn check_size(len: u64) -> Result<(), Errno> {
 /// Allocates the pages of `len` bytes at `offset`, if the kernel has memory for them. Existing
 /// contents are kept.
 pub(crate) fn make_present(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
-    loop {
-        match fs::fallocate(file, FallocateFlags::empty(), offset, len) {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
+    io::retry_on_intr(|| fs::fallocate(file, FallocateFlags::empty(), offset, len))
 }
 
 /// Returns the memory of `len` bytes at `offset` to the system. The bytes read as zeros afterwards.
 pub(crate) fn give_back(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    loop {
-        match fs::fallocate(file, flags, offset, len) {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
+    io::retry_on_intr(|| fs::fallocate(file, flags, offset, len))
 }
 
 /// Creates a file with these bytes that no process can ever change.
@@ -129,5 +119,6 @@ pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
 /// otherwise fails with [`Errno::NOENT`] or [`Errno::NOTDIR`].
 pub(crate) fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    io::retry_on_intr(|| fs::open(&path, flags, Mode::empty()))
 }

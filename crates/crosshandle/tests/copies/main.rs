@@ -214,7 +214,9 @@ fn who_leaves_is_gone_although_a_forked_child_has_the_connection() {
     assert!(exporter.descriptors() > before);
     let forked = peer.fork();
     peer.tell(1, "leave");
-    eventually("the exporter lets go", || exporter.descriptors() <= before);
+    eventually("the exporter closes its descriptors", || {
+        exporter.descriptors() <= before
+    });
     drop(forked);
 }
 

@@ -151,7 +151,7 @@ fn a_users_flood_costs_that_user_alone() {
         );
     }
     let greatest = loaded.last().expect("some");
-    println!("hand-overs: {unloaded:?} alone, {loaded:?} beside the flood");
+    println!("hand-overs: {unloaded:?} alone, {loaded:?} during the flood");
     assert!(*greatest < Duration::from_secs(2), "{loaded:?}");
     // The journal was written, so a name that a reader keeps comes back.
     let held = pair.holder.open("loaded-3").expect("held");

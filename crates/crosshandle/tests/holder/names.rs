@@ -379,7 +379,7 @@ fn a_takeover_needs_no_names_in_the_directory() {
         Pair::kill(status.pid);
         let begin = Instant::now();
         while pair.holder.status().is_err() {
-            assert!(begin.elapsed() < DEADLINE, "nobody has taken over");
+            assert!(begin.elapsed() < DEADLINE, "no successor has taken over");
             std::thread::yield_now();
         }
         let held = pair.holder.open("one").expect("held still");

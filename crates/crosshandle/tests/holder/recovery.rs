@@ -152,8 +152,8 @@ fn names_come_back_from_readers_when_both_holders_die() {
     restart(TEST, &directory, &mut pair);
     await_back(&pair.holder, "two");
     assert_eq!(pair.await_safe().lost, 2);
-    pair.holder.remove("one").expect("let go of");
-    pair.holder.remove("nobodys").expect("let go of");
+    pair.holder.remove("one").expect("removed");
+    pair.holder.remove("nobodys").expect("removed");
     assert_eq!(pair.await_safe().lost, 0);
 }
 

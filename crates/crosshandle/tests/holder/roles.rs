@@ -222,7 +222,7 @@ fn await_silence(place: &Place, memory: &Memory) {
     while looks < 200 || Instant::now() < until {
         std::thread::yield_now();
         let now = place.read(memory, 0, WRITTEN);
-        assert!(now == last, "somebody else writes");
+        assert!(now == last, "another process writes");
         looks += 1;
     }
 }

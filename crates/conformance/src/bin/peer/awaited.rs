@@ -78,9 +78,11 @@ fn await_notified(state: &PeerState, request: &Request<'_>) -> Answer {
         let left = end.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(|_| CommandError::usage("too long"))?;
         let mut files = [PollFd::new(&notifier, PollFlags::IN)];
-        if poll(&mut files, Some(&left)).map_err(std::io::Error::from)? == 0 {
-            return Err(late(&format!("a notifier after {}", places.len())));
-        }
+        match poll(&mut files, Some(&left)) {
+            Ok(0) => return Err(late(&format!("a notifier after {}", places.len()))),
+            Err(rustix::io::Errno::INTR) => continue,
+            polled => polled.map_err(std::io::Error::from)?,
+        };
         while let Some(notification) = notifier.next() {
             notification.result?;
             places.push(notification.token.to_string());

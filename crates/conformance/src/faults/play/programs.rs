@@ -47,6 +47,8 @@ const LOOK: Duration = Duration::from_millis(2);
 const REQUEST_INTERVAL: Duration = Duration::from_millis(20);
 /// The time after which a link ends from whose other side nothing is heard.
 const KEEP_ALIVE: &str = "2s";
+/// How long a fence waits. While processes start and end all the time, a look at all of them takes long.
+const FENCE_WAIT: &str = "30s";
 /// Cases of the fixed sample.
 const SAMPLE: usize = 200;
 /// The longest time of the fixed sample, however many cases are left.
@@ -531,11 +533,11 @@ impl<'a> Stage<'a> {
         if !shared.is_ok {
             return Err(Failure::new(shared.complaints));
         }
-        let mut victim = world.victim(&["fence", "r", "--wait", "5s"], plan)?;
+        let mut victim = world.victim(&["fence", "r", "--wait", FENCE_WAIT], plan)?;
         victim.finish(plan)?;
         let seen = victim.seen()?;
         // A writer that has died keeps nobody out.
-        let next = world.run(&["fence", "r", "--wait", "5s"])?;
+        let next = world.run(&["fence", "r", "--wait", FENCE_WAIT])?;
         if !next.is_ok {
             return Err(Failure::new(format!(
                 "`fence` after it: {}",
@@ -578,7 +580,7 @@ impl<'a> Stage<'a> {
         let is_promised = loaded.is_ok && !loaded.complaints.contains("successor");
         if story == Story::HoldFence {
             must(&["share", &world.path("two"), "--name", "r"])?;
-            must(&["fence", "r", "--wait", "5s"])?;
+            must(&["fence", "r", "--wait", FENCE_WAIT])?;
             must(&["rm", "r"])?;
         } else {
             world.check_model("m", is_promised)?;

@@ -5,10 +5,10 @@ use super::address::SOCKET_DIR_VARIABLE;
 use crate::error::{Error, Result};
 use crate::os::{is_planted, process};
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -103,7 +103,7 @@ impl SocketDirectory {
     /// The directory may be unsafe to listen in.
     pub(super) fn existing(path: &Path) -> Result<Option<Self>, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let place = match fs::open(path, flags, Mode::empty()) {
+        let place = match open_at(fs::CWD, path, flags, Mode::empty()) {
             Ok(place) => place,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(errno),
@@ -126,7 +126,7 @@ impl SocketDirectory {
         let mode = if shared { 0o711 } else { 0o700 };
         // The last component of `/`, or of a path that ends in `..`, cannot be a link.
         let Some(Component::Normal(name)) = path.components().next_back() else {
-            return fs::open(path, FLAGS, Mode::empty()).map(Some);
+            return open_at(fs::CWD, path, FLAGS, Mode::empty()).map(Some);
         };
         let around = match path.parent() {
             Some(around) if !around.as_os_str().is_empty() => around,
@@ -134,14 +134,14 @@ impl SocketDirectory {
         };
         let made = DirBuilder::new().recursive(true).mode(mode).create(around);
         made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        let around = fs::open(around, FLAGS, Mode::empty())?;
+        let around = open_at(fs::CWD, around, FLAGS, Mode::empty())?;
         // An existing directory is opened even if this user could not create it.
         let made = fs::mkdirat(&around, name, Mode::from_raw_mode(mode));
         let no_follow = match is_planted("finding-11") {
             true => OFlags::empty(),
             false => OFlags::NOFOLLOW,
         };
-        match fs::openat(&around, name, FLAGS | no_follow, Mode::empty()) {
+        match open_at(&around, name, FLAGS | no_follow, Mode::empty()) {
             Err(Errno::NOENT) => Err(made.err().unwrap_or(Errno::NOENT)),
             Err(errno @ (Errno::LOOP | Errno::NOTDIR)) => {
                 let link = fs::statat(&around, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -153,7 +153,7 @@ impl SocketDirectory {
                 if status.st_mode & WRITABLE_BY_OTHERS != 0 || !is_trusted(status.st_uid) {
                     return Ok(None);
                 }
-                fs::openat(&around, name, FLAGS, Mode::empty()).map(Some)
+                open_at(&around, name, FLAGS, Mode::empty()).map(Some)
             }
             result => result.map(Some),
         }
@@ -162,7 +162,7 @@ impl SocketDirectory {
     /// Opens the directory for its entries and locks, which needs the permission to list it.
     pub(super) fn open_entries(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        fs::openat(&self.place, ".", flags, Mode::empty())
+        open_at(&self.place, ".", flags, Mode::empty())
     }
 
     /// Returns the directory's entries.
@@ -222,21 +222,21 @@ impl SocketDirectory {
     /// Opens a file of this user, and creates it if necessary.
     pub(super) fn create(&self, name: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        fs::openat(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
+        open_at(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
     }
 
     /// Creates a file that only this user may read or write. Fails with [`Errno::EXIST`] if the
     /// name exists.
     pub(super) fn create_new(&self, name: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        fs::openat(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
+        open_at(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
     }
 
     /// Opens a file that only this user can have written or read, or returns `None` for any other
     /// entry.
     pub(super) fn own_file(&self, name: &str) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = fs::openat(&self.place, name, flags, Mode::empty()).ok()?;
+        let file = open_at(&self.place, name, flags, Mode::empty()).ok()?;
         let status = fs::fstat(&file).ok()?;
         let is_own = status.st_uid == rustix::process::geteuid().as_raw()
             && FileType::from_raw_mode(status.st_mode) == FileType::RegularFile
@@ -254,6 +254,16 @@ impl SocketDirectory {
 fn is_trusted(owner: u32) -> bool {
     let own = rustix::process::geteuid().as_raw();
     owner == 0 || owner == own && !process::is_nobody(owner)
+}
+
+/// Opens a path that starts at a directory. Some file systems are interrupted by signals.
+fn open_at(
+    around: impl AsFd,
+    path: impl AsRef<Path>,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    retry_on_intr(|| fs::openat(&around, path.as_ref(), flags, mode))
 }
 
 #[cfg(test)]

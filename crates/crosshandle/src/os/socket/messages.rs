@@ -44,6 +44,22 @@ pub(crate) fn send(
     }
 }
 
+/// Sends one message as [`send`] does, and waits for room in the peer's queue. Fails with
+/// [`Errno::TIMEDOUT`] at `deadline`.
+pub(crate) fn send_until(
+    stream: impl AsFd,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    deadline: Deadline,
+) -> Result<(), Errno> {
+    loop {
+        match send(&stream, message, descriptors) {
+            Err(Errno::AGAIN) => wait_until(stream.as_fd(), PollFlags::OUT, deadline)?,
+            result => return result,
+        }
+    }
+}
+
 /// Returns whether the peer has not yet read all sent messages.
 pub(crate) fn has_unread(stream: impl AsFd) -> Result<bool, Errno> {
     let mut bytes: libc::c_int = 0;

@@ -16,10 +16,11 @@ const TENSOR: &str = "t";
 const WAIT: Duration = Duration::from_millis(200);
 /// Time after its timeout within which a wait must return.
 const LATENESS: Duration = Duration::from_secs(1);
-/// Timeout of a writer that waits for the writer before it.
-const WRITER_WAIT: Duration = Duration::from_secs(10);
+/// Timeout of a writer that waits for the writer before it. While processes start and end all the time,
+/// a claim takes long.
+const WRITER_WAIT: Duration = Duration::from_secs(30);
 /// Time within which a reader must read what it waits for.
-const READER_LIMIT: Duration = Duration::from_secs(30);
+const READER_LIMIT: Duration = Duration::from_secs(60);
 /// Pause of a reader after an error that may pass.
 const PAUSE: Duration = Duration::from_millis(5);
 

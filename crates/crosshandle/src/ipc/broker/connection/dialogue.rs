@@ -82,7 +82,7 @@ impl Connection {
         let mut is_last_attempt = false;
         let mut turn = self.await_turn(deadline)?;
         let mut asked = dialogue.question(most);
-        self.send(asked, &mut turn)?;
+        self.send(asked, &mut turn, deadline)?;
         if !self.has_waiting() {
             deadline.excluding(|| dialogue.meanwhile());
         }
@@ -107,7 +107,7 @@ impl Connection {
                         false => {
                             turn.renew();
                             asked = dialogue.question(most);
-                            self.send(asked, &mut turn)?;
+                            self.send(asked, &mut turn, deadline)?;
                             Some(turn)
                         }
                     };
@@ -121,7 +121,7 @@ impl Connection {
                         None => {
                             let mut turn = self.await_turn(deadline)?;
                             asked = dialogue.question(most);
-                            self.send(asked, &mut turn)?;
+                            self.send(asked, &mut turn, deadline)?;
                             turn
                         }
                     };
@@ -161,7 +161,7 @@ impl Connection {
             }
             turn = self.await_turn(deadline)?;
             asked = dialogue.question(most);
-            self.send(asked, &mut turn)?;
+            self.send(asked, &mut turn, deadline)?;
         }
     }
 
@@ -189,7 +189,7 @@ impl Connection {
                 && let Some((place, request)) = rest.next()
             {
                 turn.renew();
-                self.send(*request, &mut turn)?;
+                self.send(*request, &mut turn, deadline)?;
                 asked.push_back((place, *request, turn.serial, turn.early.take()));
             }
             let Some((place, request, serial, early)) = asked.pop_front() else {

@@ -223,7 +223,7 @@ impl Connection {
     /// Sends a request, and waits for the reply with its descriptors.
     pub(crate) fn ask(&self, request: Request, deadline: &OpenDeadline) -> Result<Answer> {
         let mut turn = self.await_turn(deadline)?;
-        self.send(request, &mut turn)?;
+        self.send(request, &mut turn, deadline)?;
         self.finish(turn, request, deadline)
     }
 
@@ -249,10 +249,10 @@ impl Connection {
         deadline: &OpenDeadline,
     ) -> Result<(Reply, [PeerDescriptor; N])> {
         let mut turn = self.await_turn(deadline)?;
-        self.send(request, &mut turn)?;
+        self.send(request, &mut turn, deadline)?;
         if let Some(next) = next {
             let serial = self.questions.lock().next();
-            self.transmit(next, serial)?;
+            self.transmit(next, serial, deadline.get())?;
             self.questions.lock().ahead = Some((next, serial));
         }
         let answer = self.finish(turn, request, deadline)?;
@@ -380,7 +380,12 @@ impl Connection {
     }
 
     /// Sends a request, unless it was sent ahead.
-    fn send(&self, request: Request, turn: &mut QuestionTurn<'_>) -> Result<()> {
+    fn send(
+        &self,
+        request: Request,
+        turn: &mut QuestionTurn<'_>,
+        deadline: &OpenDeadline,
+    ) -> Result<()> {
         if let Some((ahead, serial)) = self.questions.lock().ahead.take()
             && ahead == request
         {
@@ -388,13 +393,25 @@ impl Connection {
             turn.early = Some(request);
             return Ok(());
         }
-        self.transmit(request, turn.serial)
+        self.transmit(request, turn.serial, deadline.get())
     }
 
-    fn transmit(&self, request: Request, serial: Serial) -> Result<()> {
-        match socket::send(&self.stream, &request.encode(serial), &[]) {
+    fn transmit(&self, request: Request, serial: Serial, deadline: Deadline) -> Result<()> {
+        let message = request.encode(serial);
+        // The queue of an exporter that is stopped fills up with abandoned requests.
+        let sent = match socket::send(&self.stream, &message, &[]) {
+            Err(Errno::AGAIN) => wait(deadline, &self.directory, self.watched, |slice| {
+                socket::send_until(&self.stream, &message, &[], slice)
+            }),
+            sent => sent,
+        };
+        match sent {
             // The exporter has hung up, but may have sent the reason before.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(Errno::OWNERDEAD) => Err(Error::ExporterGone { pid: self.pid }),
+            Err(Errno::TIMEDOUT) => {
+                Err(self.no_answer("waiting for the exporter to read requests,"))
+            }
             Err(errno) => Err(self.lost(errno)),
         }
     }
@@ -413,7 +430,7 @@ impl Connection {
             // The request was sent before the last reply was read (see `Client::within_bounds`).
             (Reply::Refused(Refusal::Busy), Some(request)) => {
                 turn.renew();
-                self.transmit(request, turn.serial)?;
+                self.transmit(request, turn.serial, deadline)?;
                 self.receive(turn, request, deadline)
             }
             (Reply::Refused(refusal), _) => Err(AskError::Refused(refusal)),
