@@ -78,7 +78,7 @@ pub(super) struct Server {
     /// Answers `crosshandle ps`.
     _broker: Option<Arc<Broker>>,
     connected: Vec<Program>,
-    turns: Turns,
+    turns: AnswerOrder,
     next_number: u64,
     successor: Option<Successor>,
     /// When a successor is started.
@@ -242,7 +242,7 @@ impl Server {
             listeners: vec![listener],
             _broker: broker.ok(),
             connected: Vec::new(),
-            turns: Turns::default(),
+            turns: AnswerOrder::default(),
             next_number: 0,
             successor: None,
             starts: Instant::now(),
@@ -527,13 +527,13 @@ impl Server {
 
 /// When each process and each user was answered last, in answers.
 #[derive(Default)]
-struct Turns {
+struct AnswerOrder {
     answers: u64,
     of_process: BTreeMap<Asker, u64>,
     of_user: BTreeMap<u32, u64>,
 }
 
-impl Turns {
+impl AnswerOrder {
     /// Notes that a process is answered.
     fn note(&mut self, asker: Asker) {
         self.answers += 1;
