@@ -55,7 +55,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing, tests.
+    /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing,
+    /// tests.
     Test,
     /// Check the structure of the code: layers, cycles of imports, places of `unsafe`, threads and
     /// constants, retired words, and the paths that documents name.
@@ -67,10 +68,11 @@ enum Task {
         #[arg(long, value_name = "DIRECTORY")]
         root: Option<PathBuf>,
     },
-    /// Check the English of comments and pages: long lines and sentences, phrases with a plainer form.
+    /// Check the English of comments and pages: long lines and sentences, phrases with a plainer
+    /// form.
     Prose,
-    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`, `bench cuda`,
-    /// `bench ur`, `bench python [host] [gpu] [--only NAME]`.
+    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`,
+    /// `bench cuda`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
         /// Arguments for the benchmark program, which `host --help` lists.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

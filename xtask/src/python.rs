@@ -93,7 +93,8 @@ impl Environment {
         Self::with(workspace, REQUIREMENTS)
     }
 
-    /// Returns the environment that builds the wheel and tests it, as [`ensure`](Self::ensure) does.
+    /// Returns the environment that builds the wheel and tests it, as [`ensure`](Self::ensure)
+    /// does.
     pub(crate) fn for_wheel(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, WHEEL_REQUIREMENTS)
     }

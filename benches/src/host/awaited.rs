@@ -392,7 +392,7 @@ fn measure_deaths(
         victim.link.receive_number()?;
         let notifier = Notifier::new()?;
         for (token, event) in events.iter().enumerate() {
-            // One signal was submitted. The other one never is.
+            // One signal was submitted, and the other signal never is.
             notifier.add(event, 1 + token as u64 % 2, token as u64)?;
         }
         thread::sleep(AWAITED_PAUSE);

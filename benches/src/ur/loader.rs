@@ -63,7 +63,8 @@ functions! {
     open_event: ur_pfnIPCOpenEventHandleExp_t = urIPCOpenEventHandleExp,
 }
 
-/// A context and an in-order queue on the adapter's first device, which live as long as the process.
+/// A context and an in-order queue on the adapter's first device, which live as long as the
+/// process.
 pub(super) struct Runtime {
     functions: Functions,
     device: ur_device_handle_t,

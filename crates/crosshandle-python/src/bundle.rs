@@ -1,6 +1,7 @@
-//! Bundles: the bytes that carry arrays to other processes. The library defines their format
-//! (`crosshandle::handle::bundle`), and `crosshandle/_trees.py` defines the grammar of their
-//! structure.
+//! Bundles: the bytes that carry arrays to other processes.
+//!
+//! The library defines their format (`crosshandle::handle::bundle`), and `crosshandle/_trees.py`
+//! defines the grammar of their structure.
 
 use crate::array::{Array, Dtype, Layout, Ready, Signal};
 use crate::context::{Context, default_context};

@@ -315,7 +315,7 @@ impl Context {
         let layout = Layout::contiguous(dtype, shape, 0);
         let (Some(bytes), Some(layout)) = (bytes, layout) else {
             return Err(PyValueError::new_err(
-                "the shape has more bytes than there are addresses",
+                "the array is larger than the address space",
             ));
         };
         // An array without elements needs an address too.

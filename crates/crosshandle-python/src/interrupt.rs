@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 /// few microseconds.
 pub(crate) const SLICE: Duration = Duration::from_millis(40);
 
-/// How long an event loop that awaits nothing else spins on an event. After that, it leaves the
-/// wait to the thread for awaited events. A longer time catches slower replies, but an await that
-/// finds nothing wastes it.
+/// How long an event loop that awaits nothing else spins on an event.
+///
+/// After that, it leaves the wait to the thread for awaited events. A longer time catches slower
+/// replies, but an await that finds nothing wastes it.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// Returns whether a signal completes within [`LOOK`].

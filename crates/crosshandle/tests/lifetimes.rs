@@ -114,8 +114,8 @@ impl Meeting {
 
 #[test]
 fn a_handle_made_while_its_memory_is_freed_opens_nothing_else() {
-    // The separate process has a deadline, because a failing thread would leave the other one
-    // waiting.
+    // The separate process has a deadline, because a failing thread would leave the second
+    // thread waiting.
     const TEST: &str = "a_handle_made_while_its_memory_is_freed_opens_nothing_else";
     alone(TEST, race_handles_against_frees);
 }

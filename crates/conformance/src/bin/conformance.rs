@@ -1,5 +1,5 @@
-//! Runs the suite: `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list]
-//! [FILTER]`.
+//! Runs the suite:
+//! `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list] [FILTER]`.
 //!
 //! Without options, all contexts are on the host. `--device cuda:0` puts the contexts of the cases
 //! and of their peers on that device. `--peer-device cuda:1` puts the peers' contexts on another

@@ -143,7 +143,8 @@ pub(crate) fn read_only_is_all_that_arrives(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Only the same user may read the report of `crosshandle ps`, whoever may open objects.
+/// Only the same user may read the report of `crosshandle ps`, even if other users may open
+/// objects.
 pub(crate) fn reports_are_for_the_same_user(harness: &Harness) -> Verdict {
     if !rustix::process::geteuid().is_root() {
         return Ok(Outcome::Unavailable(

@@ -553,7 +553,7 @@ pub(crate) fn askers_must_read_the_answers(harness: &Harness) -> Verdict {
     for first in [0, BATCH as u32, 0] {
         socket.send(&ask(first).bytes(), &[])?;
     }
-    // The broker answers the first request, and tells the others to wait. It replies in order, so
+    // The broker serves the first request, and tells the others to wait. It replies in order, so
     // all three requests were handled when two other processes have opened the memory.
     for peer in [harness.peer()?, harness.peer()?] {
         peer.ask(format!("open-memory m {handle}"))?;

@@ -57,8 +57,8 @@ pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
             queue.signal(&event)?;
         }
     }
-    // The second queue's signals 2, 4 and 6 complete. Signal 8 shares a word with signal 1, which is
-    // pending, so it must wait.
+    // The second queue's signals 2, 4 and 6 complete. Signal 8 shares a word with signal 1, which
+    // is pending, so it must wait.
     gates[1].signal()?;
     for number in [2, 4, 6] {
         event.wait_value_timeout(number, deadline())?;

@@ -40,8 +40,10 @@ class _Tokens:
             self.notifier.remove(token)
 
     def close(self) -> None:
-        """Closes the descriptor after the loop has ended. Pending callbacks are dropped, not
-        called."""
+        """Closes the descriptor after the loop has ended.
+
+        Pending callbacks are dropped, not called.
+        """
         for token in self.waiting:
             _awaited.discard((id(self), token))
         self.waiting.clear()
@@ -56,8 +58,10 @@ class _Tokens:
 
 
 def reached(event: Event, value: int) -> Awaitable[None]:
-    """Waits until signal `value` of the event has completed. Raises what `Event.wait_value`
-    raises."""
+    """Waits until signal `value` of the event has completed.
+
+    Raises what `Event.wait_value` raises.
+    """
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
         return _reached_in_trio(trio, event, value)

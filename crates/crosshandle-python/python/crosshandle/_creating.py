@@ -23,8 +23,9 @@ _FORMATS = {
 
 
 def empty(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
-    """Creates an array that can be shared without a copy. Its elements are arbitrary, as with
-    `numpy.empty`.
+    """Creates an array that can be shared without a copy.
+
+    Its elements are arbitrary, as with `numpy.empty`.
 
     `dtype` is a type in any form that NumPy or torch accepts: `"float32"`, `"f4"`, `numpy.float32`,
     `torch.bfloat16`, `float`. `device` is `"host"` (the default, also `"cpu"`), `"cuda"`,
@@ -91,8 +92,9 @@ def asarray(value: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 def event(name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False) -> Event:
-    """Creates an event in the default context of a device (default: the host). Any process can
-    signal it and wait for it.
+    """Creates an event in the default context of a device (default: the host).
+
+    Any process can signal it and wait for it.
 
     With `low_power`, waiting threads sleep at once instead of spinning first. With `isolated`, the
     event's counters do not share memory with another event.
@@ -123,7 +125,7 @@ def _type_of(value: Any) -> Any:
         return type(value)
     dtype = getattr(value, "dtype", None)
     if dtype is None:
-        raise TypeError(f"{type(value).__name__} is no number: pass dtype to say what it is to become")
+        raise TypeError(f"{type(value).__name__} is not a number: pass dtype to convert it")
     return dtype
 
 
@@ -136,7 +138,7 @@ def _element(value: Any, dtype: Any) -> bytes:
             try:
                 return _packed(value, name, form)
             except struct.error as error:
-                raise OverflowError(f"{value!r} is no value of {name}: {error}") from None
+                raise OverflowError(f"{value!r} is not a value of {name}: {error}") from None
         if name == "bfloat16":
             # The upper half of the float32, rounded to nearest even.
             bits = int.from_bytes(struct.pack("=f", value), "little")
@@ -155,7 +157,7 @@ def _packed(value: Any, name: str, form: str) -> bytes:
         value = complex(value)
         return struct.pack("=" + form, value.real, value.imag)
     if isinstance(value, complex):
-        raise TypeError(f"a complex number is no value of {name}")
+        raise TypeError(f"a complex number is not a value of {name}")
     if name == "bool":
         return struct.pack("=?", bool(value))
     return struct.pack("=" + form, value if name.startswith("float") else int(value))
@@ -209,20 +211,22 @@ def _has_arrays(value: Any) -> bool:
 
 
 def _of_numbers(value: Any, dtype: Any) -> Array | None:
-    """Makes an array of a number or nested lists of numbers, without NumPy. Returns None for types
-    that need NumPy."""
+    """Makes an array of a number or nested lists of numbers, without NumPy.
+
+    Returns None for types that need NumPy.
+    """
     shape: list[int] = []
     flat: list[Any] = [value]
     while flat and isinstance(flat[0], (list, tuple)):
         size = len(flat[0])
         if any(not isinstance(part, (list, tuple)) or len(part) != size for part in flat):
-            raise ValueError("the lists have different lengths: an array is as long in every row")
+            raise ValueError("the lists have different lengths: all rows of an array have the same length")
         shape.append(size)
         flat = [element for part in flat for element in part]
         if len(shape) > 32:
             raise ValueError("an array has at most 32 dimensions")
     if any(isinstance(element, (list, tuple)) for element in flat):
-        raise ValueError("the lists have different depths: an array is as deep in every row")
+        raise ValueError("the lists have different depths: all rows of an array have the same depth")
     if any(not isinstance(element, (bool, int, float, complex)) for element in flat):
         return None
     if dtype is None:

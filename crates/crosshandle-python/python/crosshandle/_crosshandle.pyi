@@ -619,23 +619,23 @@ class Link:
     ) -> Link: ...
     @property
     def peer(self) -> str:
-        """The address of the other side."""
+        """The address of the peer."""
     @property
     def ended(self) -> str | None:
         """The reason why the link has ended, or `None` if it has not."""
     def open_memory(
         self, handle: _Handle, *, writable: bool = True, timeout: float | None = None
     ) -> RemoteMemory:
-        """Opens memory of the other host. Waits for its reply, at most `timeout` seconds."""
+        """Opens memory of the remote host. Waits for its reply, at most `timeout` seconds."""
     def open_event(self, handle: _Handle, *, timeout: float | None = None) -> RemoteEvent:
-        """Opens an event of the other host. Waits for its reply, at most `timeout` seconds."""
+        """Opens an event of the remote host. Waits for its reply, at most `timeout` seconds."""
     def open_name(
         self, name: str, *, timeout: float | None = None
     ) -> tuple[int, list[tuple[str, RemoteMemory]]]:
         """Opens a named object that the remote holder keeps. Returns its version, and the label and
         memory of each part."""
     def close(self) -> None:
-        """Ends the link. On both sides, operations that wait for the other side fail."""
+        """Ends the link. On both sides, operations that wait for the peer fail."""
     def __enter__(self) -> Link: ...
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -671,7 +671,7 @@ class RemoteMemory:
         """Whether the memory is read-only."""
     @property
     def staged(self) -> bool:
-        """Whether the other host copies through a staging buffer, because it cannot access the
+        """Whether the remote host copies through a staging buffer, because it cannot access the
         memory directly."""
     def read(self, nbytes: int | None = None, *, offset: int = 0, timeout: float | None = None) -> bytes:
         """Reads `nbytes` bytes (default: all that follow) from byte `offset`."""
@@ -721,10 +721,10 @@ class RemoteEvent:
 
     @property
     def mirror(self) -> Event:
-        """The event of this host that follows the other host's event. Wait for it, but do not
+        """The event of this host that follows the remote host's event. Wait for it, but do not
         signal it."""
     def signal(self, timeout: float | None = None) -> int:
-        """Signals the other host's event. Returns the signal's number after a round trip."""
+        """Signals the remote host's event. Returns the signal's number after a round trip."""
     def close(self) -> None:
         """Closes the remote event. Pending waits for its mirror fail."""
 

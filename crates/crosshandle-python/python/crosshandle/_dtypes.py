@@ -22,8 +22,9 @@ _MAX_DEPTH = 16
 
 
 def describe(value: Any) -> tuple[str, int] | None:
-    """Describes a type that is not one of the plain types. Returns its text and the bytes of an
-    element, or None if `value` is not a type.
+    """Describes a type that is not one of the plain types.
+
+    Returns its text and the bytes of an element, or None if `value` is not a type.
 
     `value` is a string or a NumPy dtype.
     """
@@ -49,7 +50,7 @@ def describe(value: Any) -> tuple[str, int] | None:
         text = json.dumps(_packed(value), separators=(",", ":"))
     elif text.startswith(">"):
         raise TypeError(
-            f"elements of {text} have the byte order of other machines: share "
+            f"elements of {text} are not in this machine's byte order: share "
             'array.astype(array.dtype.newbyteorder("="))'
         )
     return text, value.itemsize
@@ -71,7 +72,7 @@ def _check(dtype: Any) -> None:
 
 def _packed(dtype: Any) -> Any:
     if dtype.subdtype is not None:
-        raise TypeError(f"{dtype} is an array of each element: give its sizes as dimensions of the array")
+        raise TypeError(f"{dtype} has an array in each element: use more dimensions of the shared array instead")
     if dtype.names is None:
         _check(dtype)
         return dtype.str
@@ -86,8 +87,10 @@ def _packed(dtype: Any) -> Any:
 
 
 def dtype_of(text: str, nbytes: int) -> Any:
-    """Makes the NumPy dtype for the text in a received bundle. Checks every part of the text
-    first."""
+    """Makes the NumPy dtype for the text in a received bundle.
+
+    Checks every part of the text first.
+    """
     numpy = _numpy(text)
     refused = ValueError(f"the bundle describes elements as {text[:80]!r}, which is no type")
     try:

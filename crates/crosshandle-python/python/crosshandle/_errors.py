@@ -1,5 +1,7 @@
-"""Exceptions. Each is also a subclass of the matching built-in exception. The Rust library writes
-their messages."""
+"""Exceptions of this package.
+
+Each is also a subclass of the matching built-in exception. The Rust library writes their messages.
+"""
 
 from __future__ import annotations
 

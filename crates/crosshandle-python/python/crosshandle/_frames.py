@@ -38,14 +38,15 @@ def _pyarrow() -> Any:
         import pyarrow
     except ImportError:
         raise ImportError(
-            "tables cross by pyarrow, which is not installed: install pyarrow, or share the columns as NumPy arrays"
+            "sharing tables needs pyarrow, which is not installed: install pyarrow, or share the columns as NumPy arrays"
         ) from None
     return pyarrow
 
 
 class Frame:
-    """A table or labelled array that another process has shared. Its columns are in shared memory
-    and read-only.
+    """A table or labelled array that another process has shared.
+
+    Its columns are in shared memory and read-only.
 
     `native()` returns the kind of object that was shared. `arrow()`, `pandas()`, `polars()` and
     `xarray()` convert it. Libraries that read Arrow's C interface accept a `Frame` directly, for
@@ -108,8 +109,10 @@ class Frame:
         return self.arrow()
 
     def arrow(self) -> Any:
-        """Returns a pyarrow table. A shared record batch, array or chunked array is returned as
-        such."""
+        """Returns a pyarrow table.
+
+        A shared record batch, array or chunked array is returned as such.
+        """
         table = self._table()
         if self._kind == "pyarrow.RecordBatch":
             batches = table.to_batches()
@@ -122,8 +125,10 @@ class Frame:
         return table
 
     def pandas(self) -> Any:
-        """Returns a pandas DataFrame. A shared Series or Index is returned as such. Numbers without
-        nulls are not copied."""
+        """Returns a pandas DataFrame.
+
+        A shared Series or Index is returned as such. Numbers without nulls are not copied.
+        """
         if self._kind in _GRIDS:
             return self._value.to_pandas() if self._kind == "xarray.DataArray" else self._value.to_dataframe()
         own = self._kind.partition(".")[2] if self._kind in _NAMELESS else "DataFrame"
@@ -143,7 +148,7 @@ class Frame:
 
     def _table(self) -> Any:
         if self._kind in _GRIDS:
-            raise TypeError("an array of xarray is no table of Arrow: use frame.xarray() or frame.pandas()")
+            raise TypeError("an xarray array is not an Arrow table: use frame.xarray() or frame.pandas()")
         return self._value
 
     def _to_pandas(self, cls: str) -> Any:
@@ -198,7 +203,7 @@ def kind_of(value: Any) -> str:
     if hasattr(value, "__arrow_c_array__"):
         return "pyarrow.Array"
     raise TypeError(
-        f"{library}.{name} is no table, column or array that can be shared: share a DataFrame, a Series, an Arrow table "
+        f"{library}.{name} is not a table, column or array that can be shared: share a DataFrame, a Series, an Arrow table "
         "or array, or an xarray"
     )
 
@@ -323,8 +328,10 @@ def _children(pyarrow: Any, array: Any) -> list[Any]:
 
 
 def _shared(buffers: list[Any]) -> list[Array]:
-    """Returns the buffers as read-only arrays of shared memory. Raises `ValueError` if one is in
-    other memory."""
+    """Returns the buffers as read-only arrays of shared memory.
+
+    Raises `ValueError` if one is in other memory.
+    """
     from . import _sharing, _trees
 
     leaves = _trees.Leaves(None, False)
@@ -340,22 +347,22 @@ def _shared(buffers: list[Any]) -> list[Array]:
 def rearrange(parts: Any, arrays: Iterator[Array]) -> Frame:
     """Builds the table that a bundle describes, and validates all of it."""
     if not isinstance(parts, dict):
-        raise ValueError("the bundle has a table that is none")
+        raise ValueError("the bundle has an invalid table")
     kind = parts.get("kind")
     if kind in _GRIDS:
         return _rearrange_grid(kind, parts, arrays)
     if kind not in _TABLES or not isinstance(parts.get("batches"), list) or len(parts["batches"]) > _MOST_BATCHES:
-        raise ValueError("the bundle has a table of no known kind")
+        raise ValueError("the bundle has a table of an unknown kind")
     pyarrow = _pyarrow()
     try:
         data = base64.b64decode(parts["schema"], validate=True)
         if _PICKLED in data:
-            raise ValueError("its schema has a type that would be unpickled")
+            raise ValueError("its schema has a type that reading would unpickle")
         schema = pyarrow.ipc.read_schema(pyarrow.py_buffer(data))
         batches = []
         for rows, columns in parts["batches"]:
             if type(rows) is not int or rows < 0 or not isinstance(columns, list) or len(columns) != len(schema):
-                raise ValueError("a batch has other columns than the schema")
+                raise ValueError("the columns of a batch do not match the schema")
             built = [_built(pyarrow, field.type, column, arrays, 0) for field, column in zip(schema, columns)]
             if any(len(column) != rows for column in built):
                 raise ValueError("a batch has columns of different lengths")
@@ -371,7 +378,7 @@ def rearrange(parts: Any, arrays: Iterator[Array]) -> Frame:
         pyarrow.ArrowException, KeyError, TypeError, OverflowError, AttributeError, MemoryError, OSError,
         binascii.Error, ValueError,
     ) as error:  # fmt: skip
-        raise ValueError(f"the bundle has a table that is none: {error}") from error
+        raise ValueError(f"the bundle has an invalid table: {error}") from error
     return Frame(kind, table, _checked_name(parts.get("name")))
 
 
@@ -392,7 +399,7 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
     is_followed, depth = depth < 0, abs(depth)
     length, offset, places, children = parts["l"], parts["o"], parts["b"], parts.get("c", [])
     if type(length) is not int or type(offset) is not int or min(length, offset) < 0 or length + offset >= 1 << 62:
-        raise ValueError("it has lengths that cannot be")
+        raise ValueError("it has invalid lengths")
     # The buffers that contain positions: all except the null bitmap and the values.
     followed = {1} if is_followed else _followed(pyarrow, kind)
     buffers: list[Any] = []
@@ -404,15 +411,15 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
         else:
             array = next(arrays)
             if array.nbytes != size or array.itemsize != 1 or array.ndim != 1:
-                raise ValueError("it has a buffer of another size")
+                raise ValueError("it has a buffer of the wrong size")
             buffers.append(_buffer(pyarrow, array, place in followed))
     # Otherwise pyarrow ends the process.
     is_without_nulls = pyarrow.types.is_union(kind) or pyarrow.types.is_run_end_encoded(kind) or pyarrow.types.is_null(kind)
     if not buffers or (is_without_nulls and buffers[0] is not None):
-        raise ValueError("it has a map of nulls that its type lacks")
+        raise ValueError("it has a null bitmap, which its type does not allow")
     types = _child_types(pyarrow, kind)
     if len(types) != len(children):
-        raise ValueError("it has other parts than its type")
+        raise ValueError("its children do not match its type")
     run_ends = pyarrow.types.is_run_end_encoded(kind)
     built_children = []
     for place, (child, part) in enumerate(zip(types, children)):
@@ -493,7 +500,7 @@ def _rearrange_grid(kind: str, parts: Any, arrays: Iterator[Array]) -> Frame:
         dims, values, attrs = data[None]
         return Frame(kind, xarray.DataArray(values, coords, dims, name=tree["name"], attrs=attrs))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        raise ValueError(f"the bundle has an xarray that is none: {error}") from error
+        raise ValueError(f"the bundle has an invalid xarray object: {error}") from error
 
 
 def _variable_of(found: Any) -> Any:

@@ -13,7 +13,7 @@ _HERE = Path(__file__).parent
 def _part(path: Path, what: str) -> str:
     if not path.exists():
         raise FileNotFoundError(
-            f"{what} is not in this installation ({path}): wheels made by `cargo xtask wheel` have it"
+            f"{what} is not in this installation ({path}): wheels from `cargo xtask wheel` contain it"
         )
     return str(path)
 
@@ -22,7 +22,8 @@ def command() -> str:
     """Returns the path of the `crosshandle` command.
 
     >>> import subprocess
-    >>> output = subprocess.run([crosshandle.command(), "--version"], capture_output=True, check=True)
+    >>> command = [crosshandle.command(), "--version"]
+    >>> output = subprocess.run(command, capture_output=True, check=True)
     >>> output.stdout.startswith(b"crosshandle ")
     True
     """
@@ -30,8 +31,9 @@ def command() -> str:
 
 
 def ur_adapter(backend: str = "host") -> str:
-    """Returns the path of a backend's Unified Runtime adapter. `backend` is "host", "cuda" or
-    "level_zero".
+    """Returns the path of a backend's Unified Runtime adapter.
+
+    `backend` is "host", "cuda" or "level_zero".
 
     >>> os.path.basename(crosshandle.ur_adapter("host"))
     'libur_adapter_crosshandle_host.so'

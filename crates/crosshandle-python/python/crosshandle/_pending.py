@@ -135,7 +135,7 @@ def pickled(value: Any, *, receivers: int = 1) -> Pickled:
     >>> one, other = pickle.loads(data), pickle.loads(data)
     """
     if receivers < 1:
-        raise ValueError(f"there is at least one receiver: {receivers}")
+        raise ValueError(f"the number of receivers must be at least 1, not {receivers}")
     before, _receivers.number = _receivers.number, receivers
     try:
         if isinstance(value, (Bundle, Memory, Event, PhysicalMemory)):

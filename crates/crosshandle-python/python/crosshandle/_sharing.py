@@ -89,8 +89,10 @@ def trim() -> None:
 
 @atexit.register
 def _end() -> None:
-    """Ends the default contexts while the drivers are still loaded. Open objects keep their own
-    contexts."""
+    """Ends the default contexts while the drivers are still loaded.
+
+    Open objects keep their own contexts.
+    """
     _rust.forget_contexts()
     _by_uuid.clear()
     _contexts.clear()
@@ -273,8 +275,10 @@ def _open_received(data: bytes) -> Bundle:
 
 
 def open_read_only(data: bytes) -> Any:
-    """Opens data for reading only, as `open` does. Used to unpickle memory that was opened
-    read-only."""
+    """Opens data for reading only, as `open` does.
+
+    Used to unpickle memory that was opened read-only.
+    """
     return open(data, writable=False)
 
 
@@ -334,7 +338,7 @@ def open(
         from . import store
 
         if context is not None:
-            raise ValueError("a model is opened in a context of its own")
+            raise ValueError("a model opens in its own context: do not pass one")
         try:
             return store.open(data) if timeout is None else store.open(data, timeout=timeout)
         except (LookupError, ConnectionError) as error:
@@ -358,8 +362,10 @@ _OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 
 
 def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
-    """Returns the leaves of a tree as arrays of shared memory. Leaves in other memory are copied if
-    `copy` is true."""
+    """Returns the leaves of a tree as arrays of shared memory.
+
+    Leaves in other memory are copied if `copy` is true.
+    """
     arrays: list[Array | None] = [None] * len(leaves)
     owners: dict[int, _storages.Storage] = {}
     foreign: dict[str, list[int]] = {}
@@ -395,7 +401,7 @@ def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
                 )
                 raise leaves.refused(place, reason)
             else:
-                remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
+                remedy = "make it on a device" if device == "sycl" else "allocate it with a crosshandle allocator"
                 raise ValueError(
                     f"this array's memory cannot be shared ({adopted}): {remedy}, or pass copy=True to share a copy"
                 ) from adopted
@@ -411,7 +417,7 @@ def _openable(array: Array, copy: bool) -> Array:
         if copy:
             return copy_of(array)
         raise type(error)(
-            f"{error}. This process still has the array, and no other one can open it: pass copy=True to share a copy"
+            f"{error}. This process still has the array, but no other process can open it: pass copy=True to share a copy"
         ) from None
     return array
 
@@ -425,8 +431,10 @@ def copy_of(array: Array) -> Array:
 def _adopt(
     device: str, group: list[_rust.Foreign], owners: list[_storages.Storage]
 ) -> list[tuple[Context, Array | Exception]]:
-    """Adopts arrays of other libraries. Returns the context of each, and the array or the reason
-    why it cannot be shared."""
+    """Adopts arrays of other libraries.
+
+    Returns the context of each, and the array or the reason why it cannot be shared.
+    """
     if device == "sycl":
         from ._libraries import usm
 
@@ -438,7 +446,7 @@ def _adopt(
     # memory.
     names = [found.name for found in Device.all() if found.backend == device]
     if not names:
-        raise WrongDeviceError(f"the array is on a {device} device, and there is none here")
+        raise WrongDeviceError(f"the array is on a {device} device, and this machine has none")
     found: dict[int, tuple[Context, Array | Exception]] = {}
     places = list(range(len(group)))
     for name in names:

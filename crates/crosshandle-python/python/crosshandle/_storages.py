@@ -81,8 +81,10 @@ _lock = threading.RLock()
 
 
 def of(value: Any, owner: Any) -> Storage:
-    """Returns the storage of another library's array. `owner` is the object that keeps the bytes,
-    according to the array's protocol."""
+    """Returns the storage of another library's array.
+
+    `owner` is the object that keeps the bytes, according to the array's protocol.
+    """
     root: Any = _root(value)
     if root is not value or owner is value or isinstance(owner, memoryview):
         return _storage_of(root, root, None, None)
@@ -143,8 +145,10 @@ def _keep_with(storage: Storage, array: Any) -> None:
 
 
 def _keep_until_end(value: Any, kept: Any) -> bool:
-    """Keeps `kept` as long as `value` lives. Returns False if `value` does not support weak
-    references."""
+    """Keeps `kept` as long as `value` lives.
+
+    Returns False if `value` does not support weak references.
+    """
     try:
         reference = weakref.ref(value, _drop_kept)
     except TypeError:
@@ -162,8 +166,10 @@ _holds: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
 def hold(array: Any) -> None:
-    """Stops JAX from reusing the buffer of a shared array. JAX copies a donated buffer while it is
-    held."""
+    """Stops JAX from reusing the buffer of a shared array.
+
+    JAX copies a donated buffer while it is held.
+    """
     key = id(array)
     known = _holds.get(key)
     if known is None or known[0]() is not array:
@@ -187,8 +193,10 @@ _asked: queue.SimpleQueue[None] = queue.SimpleQueue()
 
 
 def look() -> int:
-    """Releases the storages that nothing else uses. Returns the number of storages that are
-    left."""
+    """Releases the storages that nothing else uses.
+
+    Returns the number of storages that are left.
+    """
     with _lock:
         unused = [storage for storage in list(_lent) if not storage.is_used()]
         dropped = [_lent.pop(storage) for storage in unused]

@@ -27,8 +27,10 @@ class WrongContentsError(StoreError, ValueError):
 
 
 class TornUpdateError(StoreError, RuntimeError):
-    """An update was started but not finished. Write all tensors again, or publish the next
-    version."""
+    """An update was started but not finished.
+
+    Write all tensors again, or publish the next version.
+    """
 
 
 class AddressTakenError(StoreError, RuntimeError):

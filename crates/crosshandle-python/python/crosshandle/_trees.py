@@ -54,8 +54,10 @@ _kinds: dict[type, int] = {Array: _LEAF, Memory: _LEAF}
 
 
 class Leaves(list[Any]):
-    """The arrays of a tree, in the order of their places. Buffers of tables are already arrays of
-    shared memory."""
+    """The arrays of a tree, in the order of their places.
+
+    Buffers of tables are already arrays of shared memory.
+    """
 
     def __init__(self, tree: Any, copy: bool):
         super().__init__()
@@ -69,8 +71,10 @@ class Leaves(list[Any]):
         return [self.owners.get(place, leaf) for place, leaf in enumerate(self)] if self.owners else self
 
     def refused(self, place: int, error: Exception) -> Exception:
-        """Returns an error for the array at a place. Its message says where in the tree the array
-        is."""
+        """Returns an error for the array at a place.
+
+        Its message says where in the tree the array is.
+        """
         path = _path(self.tree, self[place])
         if path is None or path == "tree":
             return error
@@ -236,7 +240,7 @@ def rearrange(structure: str, arrays: list[Array]) -> Any:
     except StopIteration:
         raise ValueError("the bundle has fewer arrays than places for them") from None
     except (KeyError, TypeError, binascii.Error, RecursionError, json.JSONDecodeError) as error:
-        raise ValueError(f"the bundle's structure is none: {error}") from None
+        raise ValueError(f"the bundle's structure is invalid: {error}") from None
     if next(rest, None) is not None:
         raise ValueError("the bundle has more arrays than places for them")
     return tree
@@ -264,7 +268,7 @@ def _rearranged(structure: Any, arrays: Iterator[Array], depth: int) -> Any:
         rebuild = _REBUILD.get(kind)
         if rebuild is not None:
             return rebuild(parts, arrays, depth)
-    raise ValueError("the bundle's structure has a part of no known kind")
+    raise ValueError("the bundle's structure has a part of an unknown kind")
 
 
 def _parts(parts: list[Any], arrays: Iterator[Array], depth: int) -> list[Any]:
@@ -276,7 +280,7 @@ def _keyed(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
     for key, part in _list(parts):
         key = _rearranged(key, arrays, depth + 1)
         if not _is_key(key):
-            raise ValueError("the bundle has a dict with a key that is none")
+            raise ValueError("the bundle has a dict with an invalid key")
         found[key] = _rearranged(part, arrays, depth + 1)
     return found
 
@@ -284,7 +288,7 @@ def _keyed(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
 def _complex(parts: Any, _arrays: Iterator[Array], _depth: int) -> complex:
     real, imaginary = _list(parts)
     if type(real) is not float or type(imaginary) is not float:
-        raise ValueError("the bundle has a complex number that is none")
+        raise ValueError("the bundle has an invalid complex number")
     return complex(real, imaginary)
 
 
@@ -299,11 +303,11 @@ def _long_bytes(_parts: Any, arrays: Iterator[Array], _depth: int) -> bytes:
 def _scalar(parts: Any, _arrays: Iterator[Array], _depth: int) -> Any:
     text, nbytes, encoded = _list(parts)
     if type(text) is not str or type(nbytes) is not int:
-        raise ValueError("the bundle has a scalar that is none")
+        raise ValueError("the bundle has an invalid scalar")
     data = base64.b64decode(encoded, validate=True)
     dtype = _dtypes.dtype_named(text) if text.isidentifier() else _dtypes.dtype_of(text, nbytes)
     if dtype.hasobject or dtype.itemsize != len(data) or len(data) == 0:
-        raise ValueError("the bundle has a scalar that is none")
+        raise ValueError("the bundle has an invalid scalar")
     import numpy
 
     return numpy.frombuffer(data, dtype)[0]
@@ -322,7 +326,7 @@ def _named(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
     if not last.isidentifier() or keyword.iskeyword(last):
         last = "Tuple"
     if any(not field.isidentifier() or keyword.iskeyword(field) or field.startswith("_") for field in fields):
-        raise ValueError("the bundle has a named tuple with fields that cannot be")
+        raise ValueError("the bundle has a named tuple with invalid fields")
     plain: Any = collections.namedtuple(last, fields)  # type: ignore[misc]
     return plain(*values)
 
@@ -346,17 +350,17 @@ def _dataclass(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
 def _fielded(parts: Any) -> tuple[str, str, list[str], list[Any]]:
     module, name, fields, parts = _list(parts)
     if not (isinstance(module, str) and isinstance(name, str) and isinstance(fields, list) and isinstance(parts, list)):
-        raise ValueError("the bundle has an object that is none")
+        raise ValueError("the bundle has an invalid object")
     if len(fields) != len(parts) or len(fields) > _MOST_FIELDS or len(set(fields)) != len(fields):
-        raise ValueError("the bundle has an object with fields that cannot be")
+        raise ValueError("the bundle has an object with invalid fields")
     if not all(isinstance(field, str) for field in fields):
-        raise ValueError("the bundle has an object with fields that are no names")
+        raise ValueError("the bundle has an object with field names that are not strings")
     return module, name, fields, parts
 
 
 def _list(parts: Any) -> list[Any]:
     if not isinstance(parts, list):
-        raise ValueError("the bundle's structure has a part that is no list")
+        raise ValueError("the bundle's structure has a part that is not a list")
     return parts
 
 

@@ -3,7 +3,9 @@
     import crosshandle.cupy
 
     cupy.cuda.set_allocator(crosshandle.cupy.allocator)
-    cupy.cuda.set_allocator(cupy.cuda.MemoryPool(crosshandle.cupy.allocator).malloc)   # with CuPy's pool above it
+
+    pool = cupy.cuda.MemoryPool(crosshandle.cupy.allocator)     # or with CuPy's pool above it
+    cupy.cuda.set_allocator(pool.malloc)
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ class _Block(cupy.cuda.BaseMemory):
 
 
 def allocator(nbytes: int) -> Any:
-    """Allocates memory for CuPy on the current device. Pass this function to
-    `cupy.cuda.set_allocator`.
+    """Allocates memory for CuPy on the current device.
+
+    Pass this function to `cupy.cuda.set_allocator`.
 
     The arrays can be shared by handle at once. Other processes keep memory that they have open when
     CuPy frees it.

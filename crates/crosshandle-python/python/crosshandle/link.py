@@ -57,11 +57,11 @@ def connect(
 ) -> Link:
     """Connects to a host that listens at an address, `host:port`.
 
-    `context` (default: the host's) opens the objects that the other side requests, and owns the
+    `context` (default: the host's) opens the objects that the peer requests, and owns the
     mirrors of its events. A link to or from memory of a GPU needs a context of that GPU. `data` is
     the transport for the contents of memory: UCX over the network interface `interface`, or TLS.
     `keep_alive` is the number of seconds of silence after which the link ends (default: 10).
-    `timeout` is the maximum number of seconds to connect. `names` allows the other side to read the
+    `timeout` is the maximum number of seconds to connect. `names` allows the peer to read the
     objects that this host's holder has names for.
 
     >>> token = link.new_token()
@@ -88,8 +88,9 @@ def listen(
     transports: str | None = None,
     names: bool = False,
 ) -> Listener:
-    """Listens at an address, `host:port`. Port 0 selects a free port. The other arguments are as
-    for `connect`.
+    """Listens at an address, `host:port`.
+
+    Port 0 selects a free port. The other arguments are as for `connect`.
 
     >>> token = link.new_token()
     >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:

@@ -3,7 +3,7 @@ milliseconds.
 
     from crosshandle import store
 
-    store.load("llama-70b", ["model.safetensors"], device="cuda:0")       # one process, which may end
+    store.load("llama-70b", ["model.safetensors"], device="cuda:0")     # one process, which may end
 
     with store.open("llama-70b", framework="torch") as model:             # any number of others
         model.keys()
@@ -229,8 +229,10 @@ class Model:
 
     @property
     def address(self) -> int | None:
-        """The address of the first byte, or None. A model opened with `place` has it while it
-        sleeps, too."""
+        """The address of the first byte, or None.
+
+        A model opened with `place` has it while it sleeps, too.
+        """
         return self._model.address
 
     @property
@@ -283,7 +285,7 @@ class Model:
             return self._numpy(name)
         if self._placed:
             raise ValueError(
-                "tensors of a model at a place of its own are torch's or NumPy's: those of others would keep it awake"
+                "a model with a place supports only torch and NumPy tensors: arrays of other libraries would keep it awake"
             )
         dtype = self._tensors[name][0]
         array: Array = self._model.array(name, _named(name, dtype))
@@ -340,8 +342,10 @@ class Model:
         return every[offset : offset + nbytes].view(kind).view(shape)
 
     def verify(self, threads: int | None = None) -> None:
-        """Hashes all bytes of the model again. Raises `WrongContentsError` if the hash is
-        different."""
+        """Hashes all bytes of the model again.
+
+        Raises `WrongContentsError` if the hash is different.
+        """
         self._model.verify(threads)
 
     def stable(self, timeout: float | None = 30.0) -> int:
@@ -352,8 +356,10 @@ class Model:
         return self._model.stable(timeout)
 
     def is_still(self, number: int) -> bool:
-        """Returns whether no update has started since `stable` returned `number`. If so, everything
-        read since then is consistent."""
+        """Returns whether no update has started since `stable` returned `number`.
+
+        If so, everything read since then is consistent.
+        """
         return self._model.is_still(number)
 
     def next_update(self, number: int, timeout: float | None = None) -> int:
@@ -399,8 +405,9 @@ class Model:
         self._model.sleep(to)
 
     def wake(self) -> bool:
-        """Maps the current version of the name at the same addresses. Returns whether it differs
-        from the version before.
+        """Maps the current version of the name at the same addresses.
+
+        Returns whether it differs from the version before.
 
         Existing tensors are valid again.
         """
@@ -467,8 +474,9 @@ class Updater:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Writes tensors over those of the same names, types and shapes. Returns the model's new
-        hash.
+        """Writes tensors over those of the same names, types and shapes.
+
+        Returns the model's new hash.
 
         `tensors` may be an iterator that creates tensors one by one, so that only one of them needs
         memory at a time. Arrays on the model's GPU are copied on the device, after the work that
@@ -483,8 +491,9 @@ class Updater:
 
 
 class Store:
-    """A client of the holder in a socket directory, by default the usual one. It loads, publishes
-    and opens models.
+    """A client of the holder in a socket directory, by default the usual one.
+
+    It loads, publishes and opens models.
 
     `token` is shown to the holder for names that require one. The functions of this module use the
     usual holder without a token.
@@ -508,8 +517,9 @@ class Store:
         back_up: bool = False,
         timeout: float = 30.0,
     ) -> Model:
-        """Opens a model for reading. Raises `WrongContentsError` if its hash is not
-        `expected_hash`.
+        """Opens a model for reading.
+
+        Raises `WrongContentsError` if its hash is not `expected_hash`.
 
         `framework` is what `get_tensor` returns: numpy, torch, jax, cupy, or crosshandle for this
         package's arrays.
@@ -638,8 +648,9 @@ class Store:
             return model.hash
 
     def ls(self, *, timeout: float | None = None) -> list[Held]:
-        """Returns the names that the holder keeps. Waits for its reply at most `timeout` seconds,
-        and never more than 30.
+        """Returns the names that the holder keeps.
+
+        Waits for its reply at most `timeout` seconds, and never more than 30.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> [held.name for held in store.ls()]
@@ -658,8 +669,9 @@ class Store:
         self._store.rm(name, timeout)
 
     def pin(self, name: str, pinned: bool = True, *, timeout: float | None = None) -> None:
-        """Protects a name from being removed or replaced, or ends the protection. `timeout` is as
-        for `ls`.
+        """Protects a name from being removed or replaced, or ends the protection.
+
+        `timeout` is as for `ls`.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.pin("example")
@@ -713,8 +725,10 @@ def _is_on(array: Any, device: str) -> bool:
 
 
 def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[int], _rust.Foreign]:
-    """Describes a tensor for the store. The described array has no gaps, and its bytes are
-    ready."""
+    """Describes a tensor for the store.
+
+    The described array has no gaps, and its bytes are ready.
+    """
     _rust.check_whole(array)
     library = type(array).__module__.partition(".")[0]
     if library == "torch":

@@ -10,7 +10,7 @@
     with torch.cuda.use_mem_pool(pool):           # tensors that others open in microseconds
         weights = torch.empty(...)
 
-    crosshandle.torch.load_state_dict("llama-70b", module)   # weights that a holder has, without a copy
+    crosshandle.torch.load_state_dict("llama-70b", module)   # a holder's weights, without a copy
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class MemPool(torch.cuda.MemPool):
         if reserve:
             arena = _rust.serve_allocations(default_context(f"cuda:{number}"), number, reserve)
             assert arena is not None
-            # torch gives the pool's memory back when the pool ends, some time after this object does.
+            # torch gives the pool's memory back when the pool ends, some time after this object
+            # does.
             weakref.finalize(self, _rust.abandon_arena, number, arena)
 
 
@@ -98,7 +99,7 @@ def _open_tensor(data: bytes, ticket: bytes, requires_grad: bool, is_parameter: 
 def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[bytes, bytes, bool, bool]]:
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
-            "this tensor requires a gradient and is no leaf, and autograd does not cross processes: detach() it"
+            "this tensor requires a gradient and is not a leaf, and autograd does not cross processes: detach() it"
         )
     event = default_context(f"cuda:{tensor.get_device()}").event()
     event.signal(torch.cuda.current_stream(tensor.device))
@@ -164,7 +165,7 @@ class Registration:
 
 
 def register() -> Registration:
-    """Makes the queues and pipes of `torch.multiprocessing` send tensors on CUDA devices as bundles.
+    """Makes queues and pipes of `torch.multiprocessing` send tensors on CUDA devices as bundles.
 
     The program does not change otherwise. A sender may free a tensor at once, and exit when the
     receiver has it. Expandable segments (`expandable_segments`) work. No ptrace rights are needed,

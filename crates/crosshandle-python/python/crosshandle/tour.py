@@ -33,7 +33,7 @@ class _Other:
 
     def receive(self) -> Any:
         if not self.pipe.poll(_LIMIT):
-            raise TimeoutError("the other process says nothing")
+            raise TimeoutError("the other process sent no reply")
         return self.pipe.recv()
 
     def __enter__(self) -> _Other:
@@ -123,7 +123,7 @@ def deadline() -> str:
         event.wait_value(1, timeout=0.05)
     except TimeoutError as late:
         return f"{type(late).__name__}, which is a TimeoutError: {late}"
-    raise AssertionError("nobody had signalled")
+    raise AssertionError("no process had signalled")
 
 
 def _promise(pipe: Any) -> None:

@@ -158,5 +158,5 @@ pub(crate) fn copied<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, 
 }
 
 fn no_room(bytes: usize) -> PyErr {
-    PyMemoryError::new_err(format!("there is no room for a copy of {bytes} bytes"))
+    PyMemoryError::new_err(format!("there is no memory for a copy of {bytes} bytes"))
 }

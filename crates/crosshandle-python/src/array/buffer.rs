@@ -24,7 +24,7 @@ pub(super) unsafe fn fill(
     flags: c_int,
 ) -> PyResult<()> {
     if view.is_null() {
-        return Err(PyBufferError::new_err("there is no view to be filled"));
+        return Err(PyBufferError::new_err("there is no view to fill"));
     }
     let own = array.get();
     let refused = |why: &str| Err(PyBufferError::new_err(why.to_owned()));

@@ -199,7 +199,7 @@ pub(super) fn capsule<'py>(
     }
     if own.read_only {
         return Err(PyBufferError::new_err(
-            "this memory is read-only, which the consumer's version of DLPack cannot say: copy it",
+            "this memory is read-only, which the consumer's version of DLPack cannot express: copy it",
         ));
     }
     wrap(
@@ -299,13 +299,15 @@ unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Returns the type of an array's elements for DLPack. Fails for types without a DLPack code, and
-/// for strides that are not multiples of the element size. Also fails for negative strides, because
-/// torch throws a C++ exception for them that is never caught.
+/// Returns the type of an array's elements for DLPack.
+///
+/// Fails for types without a DLPack code, and for strides that are not multiples of the element
+/// size. Also fails for negative strides, because torch throws a C++ exception for them that is
+/// never caught.
 fn element(array: &Array) -> PyResult<Plain> {
     if array.layout.is_reversed() {
         return Err(PyBufferError::new_err(
-            "the array has a negative stride, which torch takes by no DLPack: use array.numpy() on the host, or copy \
+            "the array has a negative stride, which torch does not accept through DLPack: use array.numpy() on the host, or copy \
              the array first (copy.copy(array))",
         ));
     }
@@ -319,7 +321,7 @@ fn element(array: &Array) -> PyResult<Plain> {
     match array.layout.strides.iter().all(|stride| stride % size == 0) {
         true => Ok(element),
         false => Err(PyBufferError::new_err(
-            "the array's strides are no multiples of its elements, which DLPack cannot say",
+            "the array's strides are not multiples of its element size, which DLPack cannot express",
         )),
     }
 }

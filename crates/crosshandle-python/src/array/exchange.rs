@@ -1,6 +1,7 @@
-//! DLPack's table of C functions for this module's arrays, `Array.__dlpack_c_exchange_api__`. See
-//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. `foreign/exchange.rs` uses the tables
-//! of other libraries.
+//! DLPack's table of C functions for this module's arrays, `Array.__dlpack_c_exchange_api__`.
+//!
+//! See <https://dmlc.github.io/dlpack/latest/python_spec.html>. `foreign/exchange.rs` uses the
+//! tables of other libraries.
 //!
 //! The functions do not get a stream from the caller, so they wait on the host until an array's
 //! bytes are ready.
@@ -82,9 +83,9 @@ fn guarded(call: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
         let error = match catch_unwind(AssertUnwindSafe(|| call(py))) {
             Ok(Ok(())) => return 0,
             Ok(Err(error)) => error,
-            Err(_) => PyBufferError::new_err(
-                "a defect of crosshandle: its function of DLPack has panicked",
-            ),
+            Err(_) => {
+                PyBufferError::new_err("a bug in crosshandle: its DLPack function has panicked")
+            }
         };
         error.restore(py);
         -1

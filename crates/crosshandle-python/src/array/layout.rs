@@ -33,9 +33,7 @@ impl Layout {
             Some(shape) => Self::shape_of(shape)?,
         };
         let layout = Self::contiguous(dtype, shape, offset);
-        layout.ok_or_else(|| {
-            PyValueError::new_err("the shape has more bytes than there are addresses")
-        })
+        layout.ok_or_else(|| PyValueError::new_err("the array is larger than the address space"))
     }
 
     /// Converts a shape: a number of elements, or a sequence of numbers.
@@ -87,8 +85,9 @@ impl Layout {
     }
 
     /// Returns the number of bytes before the start of the first element, and from its start to the
-    /// end of the elements. Both are 0 without elements. Returns `None` if there are more bytes
-    /// than addresses.
+    /// end of the elements.
+    ///
+    /// Both are 0 without elements. Returns `None` if there are more bytes than addresses.
     pub(crate) fn reach(&self) -> Option<(usize, usize)> {
         let (mut before, mut after, mut elements) = (0_usize, 0_usize, 1_u128);
         for (size, stride) in self.shape.iter().zip(&self.strides) {
@@ -136,7 +135,7 @@ impl Layout {
             return refused(format!("an array has at most {MAX_DIMENSIONS} dimensions"));
         }
         let Some((before, after)) = self.reach() else {
-            return refused("the array has more bytes than there are addresses".into());
+            return refused("the array is larger than the address space".into());
         };
         let end = self.offset as u128 + after as u128;
         if before > self.offset || end > len as u128 {

@@ -63,9 +63,11 @@ pub(crate) struct Array {
     buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
 
-/// How long a failed wait for a buffer view makes other protocols of the same array fail at once.
+/// Time after a failed wait for a buffer view during which other protocols of the same array fail
+/// with the same error at once.
+///
 /// If it is too short, NumPy waits a second time on a slow machine. If it is too long, a program
-/// that retries gets the same error again.
+/// that retries gets the old error again.
 const SAME_WAIT: Duration = Duration::from_millis(50);
 
 impl Array {
@@ -99,9 +101,10 @@ impl Array {
         self.ready.wait(py, timeout)
     }
 
-    /// Waits as [`wait_ready`](Self::wait_ready) does, for a buffer view. NumPy drops this method's
-    /// error and tries another protocol, which would wait once more. So the error is kept, and that
-    /// protocol raises it again.
+    /// Waits as [`wait_ready`](Self::wait_ready) does, for a buffer view.
+    ///
+    /// NumPy drops this method's error and tries another protocol, which would wait once more. So
+    /// the error is kept, and that protocol raises it again.
     fn wait_for_buffer(&self, py: Python<'_>) -> PyResult<()> {
         let waited = self.wait_ready(py, None);
         if let Err(error) = &waited {
@@ -140,7 +143,7 @@ impl Array {
     fn interface<'py>(&self, py: Python<'py>, version: u32) -> PyResult<Bound<'py, PyDict>> {
         let Some(typestr) = self.layout.dtype.typestr() else {
             return Err(PyAttributeError::new_err(format!(
-                "no array interface says what {} is: use numpy() or DLPack",
+                "the array interfaces do not support {}: use numpy() or DLPack",
                 self.layout.dtype
             )));
         };
@@ -157,8 +160,9 @@ impl Array {
     }
 
     /// Makes the consumer's stream wait until the bytes are ready, or waits on the host if there
-    /// are no streams. `stream` has DLPack's values: `None` is the default stream, and −1 requests
-    /// no wait.
+    /// are no streams.
+    ///
+    /// `stream` has DLPack's values: `None` is the default stream, and −1 requests no wait.
     fn order_before(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if self.is_ready() {
             return Ok(());
@@ -332,10 +336,11 @@ impl Array {
         self.read_only
     }
 
-    /// The event that signals that the bytes are ready, or `None` if the bundle had none. Every
-    /// user of the array waits for it: a stream if the library has one, otherwise the host. Views
-    /// and pickles of the array keep it. If parts of the array have different events, users wait
-    /// for all of them, and this is the first.
+    /// The event that signals that the bytes are ready, or `None` if the bundle had none.
+    ///
+    /// Every user of the array waits for it: a stream if the library has one, otherwise the host.
+    /// Views and pickles of the array keep it. If parts of the array have different events, users
+    /// wait for all of them, and this is the first.
     #[getter]
     pub(crate) fn event(&self) -> Option<Event> {
         self.ready.first().map(Signal::event)
@@ -385,23 +390,25 @@ impl Array {
         self.address()
     }
 
-    /// Waits on the host until the bytes are ready, at most `timeout` seconds. Other Python threads
-    /// run meanwhile. Ctrl-C ends the wait. Libraries that use the array wait automatically,
-    /// without a timeout.
+    /// Waits on the host until the bytes are ready, at most `timeout` seconds.
+    ///
+    /// Other Python threads run meanwhile. Ctrl-C ends the wait. Libraries that use the array wait
+    /// automatically, without a timeout.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.wait_ready(py, timeout)
     }
 
-    /// Returns a NumPy array of the same bytes. Waits until they are ready, at most `timeout`
-    /// seconds. GPU memory is refused. To copy from a GPU, use `array.torch().cpu().numpy()` or
-    /// `array.cupy().get()`.
+    /// Returns a NumPy array of the same bytes.
+    ///
+    /// Waits until they are ready, at most `timeout` seconds. GPU memory is refused. To copy from a
+    /// GPU, use `array.torch().cpu().numpy()` or `array.cupy().get()`.
     #[pyo3(signature = (*, timeout = None))]
     fn numpy<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
         if !own.is_on_host() {
             return Err(PyBufferError::new_err(format!(
-                "the bytes are on {}, where NumPy cannot reach them: copy them with torch or CuPy",
+                "the array is on {}, which NumPy cannot access: copy it with torch or CuPy",
                 own.device()
             )));
         }
@@ -469,9 +476,10 @@ impl Array {
     }
 
     /// Returns dpctl memory of the array's bytes, from the lowest to the highest one, as device
-    /// USM. It is in the context of `queue`, or of the queue that dpctl uses for the array's
-    /// device. The process must have loaded this package's Unified Runtime adapter, see
-    /// `docs/python.md`.
+    /// USM.
+    ///
+    /// It is in the context of `queue`, or of the queue that dpctl uses for the array's device. The
+    /// process must have loaded this package's Unified Runtime adapter, see `docs/python.md`.
     #[pyo3(signature = (queue = None))]
     fn dpctl<'py>(
         slf: &Bound<'py, Self>,
@@ -480,9 +488,10 @@ impl Array {
         Self::usm(slf, "memory_of", queue)
     }
 
-    /// Returns a dpnp array of the same bytes, in USM as with `dpctl`. The result is not writable
-    /// if the memory is read-only. A read-only array is refused if its memory was opened by a
-    /// handle that allows writing, as in `dpctl`.
+    /// Returns a dpnp array of the same bytes, in USM as with `dpctl`.
+    ///
+    /// The result is not writable if the memory is read-only. A read-only array is refused if its
+    /// memory was opened by a handle that allows writing, as in `dpctl`.
     #[pyo3(signature = (queue = None))]
     fn dpnp<'py>(
         slf: &Bound<'py, Self>,
@@ -611,7 +620,7 @@ impl Array {
         let is_converted = !dtype.eq(array.getattr("dtype")?)?;
         match (is_converted, copy) {
             (true, Some(false)) => Err(PyValueError::new_err(format!(
-                "elements of {} become {dtype} by a copy alone",
+                "converting elements of {} to {dtype} needs a copy",
                 slf.get().layout.dtype
             ))),
             (true, _) => array.call_method1("astype", (dtype,)),

@@ -94,9 +94,10 @@ impl Event {
         Ok(context.get().event(name, low_power, isolated)?)
     }
 
-    /// Signals the event, and returns the signal's number. With `stream`, the stream signals after
-    /// the work that was submitted to it so far. `stream` is a stream of torch, CuPy, numba or
-    /// cuda.core, or its number.
+    /// Signals the event, and returns the signal's number.
+    ///
+    /// With `stream`, the stream signals after the work that was submitted to it so far. `stream`
+    /// is a stream of torch, CuPy, numba or cuda.core, or its number.
     #[pyo3(signature = (stream = None))]
     fn signal(slf: &Bound<'_, Self>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let event = &slf.get().event;
@@ -107,9 +108,10 @@ impl Event {
         number.extract()
     }
 
-    /// Makes a stream wait for signal `value` before it runs work that is submitted later. This
-    /// call itself does not wait. The default is the latest signal, or the first one if there is
-    /// none. If the process that should signal dies, the stream continues.
+    /// Makes a stream wait for signal `value` before it runs work that is submitted later.
+    ///
+    /// This call itself does not wait. The default is the latest signal, or the first one if there
+    /// is none. If the process that should signal dies, the stream continues.
     #[pyo3(signature = (stream, value = None))]
     fn wait_on(
         slf: &Bound<'_, Self>,
@@ -126,7 +128,9 @@ impl Event {
     }
 
     /// Waits for the latest signal, or for the first one if there is none, at most `timeout`
-    /// seconds. Other Python threads run meanwhile. Ctrl-C ends the wait. Raises `TimedOutError`,
+    /// seconds.
+    ///
+    /// Other Python threads run meanwhile. Ctrl-C ends the wait. Raises `TimedOutError`,
     /// `PeerDiedError` or `CommandFailedError`.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
@@ -174,9 +178,10 @@ impl Event {
         interrupt::look(py, &self.event, value)
     }
 
-    /// Returns an awaitable for asyncio and trio that ends when signal `value` has completed. The
-    /// signal may not be submitted yet. The default is the latest signal, or the first one if there
-    /// is none. Cancelling the awaitable has no effect on the event.
+    /// Returns an awaitable for asyncio and trio that ends when signal `value` has completed.
+    ///
+    /// The signal may not be submitted yet. The default is the latest signal, or the first one if
+    /// there is none. Cancelling the awaitable has no effect on the event.
     #[pyo3(signature = (value = None))]
     fn reached<'py>(slf: &Bound<'py, Self>, value: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         static REACHED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

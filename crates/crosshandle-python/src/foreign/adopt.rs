@@ -55,9 +55,10 @@ struct Group {
     members: Vec<usize>,
 }
 
-/// Makes arrays of shared memory from other libraries' arrays. Returns an array for each, or the
-/// exception that says why other processes cannot access its memory. `owners` are the objects that
-/// keep the bytes of each array.
+/// Makes arrays of shared memory from other libraries' arrays.
+///
+/// Returns an array for each, or the exception that says why other processes cannot access its
+/// memory. `owners` are the objects that keep the bytes of each array.
 #[pyfunction]
 pub(crate) fn adopt_all<'py>(
     py: Python<'py>,

@@ -125,9 +125,10 @@ fn copied((offset, len): (&usize, &usize)) -> (usize, usize) {
     (*offset, *len)
 }
 
-/// Makes a context allocate memory for libraries on CUDA device `number`. It allocates an arena of
-/// `reserve` bytes now, and allocations come from it while there is room. With 0 there is no arena.
-/// Returns the number of the arena, for `abandon_arena`.
+/// Makes a context allocate memory for libraries on CUDA device `number`.
+///
+/// It allocates an arena of `reserve` bytes now, and allocations come from it while there is room.
+/// With 0 there is no arena. Returns the number of the arena, for `abandon_arena`.
 #[pyfunction]
 pub(crate) fn serve_allocations(
     py: Python<'_>,
@@ -257,9 +258,10 @@ pub(crate) extern "C" fn crosshandle_free(
     let _ = catch_unwind(AssertUnwindSafe(free));
 }
 
-/// Waits for work that may still use memory, and frees the memory. The driver's own functions wait
-/// in the same way. Stream captures are not disturbed. If the driver refuses to wait, the memory is
-/// kept until the next call.
+/// Waits for work that may still use memory, and frees the memory.
+///
+/// The driver's own functions wait in the same way. Stream captures are not disturbed. If the
+/// driver refuses to wait, the memory is kept until the next call.
 fn finish_uses(context: &crosshandle::Context, late: Late) {
     let late_of = |all: &mut Vec<(crosshandle::Context, Late)>| {
         let is_of_it = |(of, _): &mut (crosshandle::Context, Late)| of.is_same(context);

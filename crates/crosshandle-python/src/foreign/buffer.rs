@@ -47,7 +47,7 @@ impl View {
     fn numbers(&self, start: *const ffi::Py_ssize_t) -> &[ffi::Py_ssize_t] {
         match start.is_null() || self.0.ndim <= 0 {
             true => &[],
-            // SAFETY: because of the flags of the request, a view has one for each dimension.
+            // SAFETY: the flags of the request guarantee a number for each dimension.
             false => unsafe { slice::from_raw_parts(start, self.0.ndim as usize) },
         }
     }
@@ -84,7 +84,7 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
     let suboffsets = view.numbers(view.0.suboffsets);
     if suboffsets.iter().any(|offset| *offset >= 0) {
         return Ok(Found::Refused(PyTypeError::new_err(
-            "arrays of pointers to rows cannot be shared: make one block of it",
+            "arrays of pointers to rows cannot be shared: copy the array into one block",
         )));
     }
     let shape = view.numbers(view.0.shape).iter().map(|size| *size as usize);

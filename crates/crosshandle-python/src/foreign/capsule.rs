@@ -101,7 +101,7 @@ fn tensor<'a>(capsule: &'a Bound<'_, PyAny>) -> PyResult<(&'a dlpack::Tensor, bo
             let held = &*held.cast::<dlpack::Versioned>();
             if held.version[0] != dlpack::VERSION[0] {
                 return Err(PyTypeError::new_err(format!(
-                    "the array comes in version {} of DLPack, and this module knows version {}",
+                    "the array uses version {} of DLPack, and this module supports version {}",
                     held.version[0],
                     dlpack::VERSION[0]
                 )));
@@ -114,6 +114,6 @@ fn tensor<'a>(capsule: &'a Bound<'_, PyAny>) -> PyResult<(&'a dlpack::Tensor, bo
         }
     }
     Err(PyTypeError::new_err(
-        "__dlpack__ returned no capsule of DLPack",
+        "__dlpack__ did not return a DLPack capsule",
     ))
 }

@@ -55,7 +55,7 @@ fn copy(py: Python<'_>, context: &Context, foreign: &Foreign) -> PyResult<Array>
     }
     if made.memory.memory.bytes().is_err() {
         return Err(PyValueError::new_err(
-            "arrays of the host are copied to memory of the host",
+            "arrays on the host are copied to host memory",
         ));
     }
     let from = ptr::with_exposed_provenance::<u8>(foreign.first);
@@ -130,7 +130,7 @@ pub(crate) fn filled(
     let len = made.layout.elements() * made.layout.dtype.bytes();
     if element.is_empty() || !len.is_multiple_of(element.len()) {
         return Err(PyValueError::new_err(format!(
-            "{len} bytes are not filled by {} over and over",
+            "the array has {len} bytes, which is not a multiple of the {} bytes of the pattern",
             element.len()
         )));
     }

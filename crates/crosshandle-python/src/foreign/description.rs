@@ -24,7 +24,7 @@ impl Place {
             // Pinned memory belongs to the host, too.
             (1 | 3 | 11, _) => Ok(Self::Host),
             (2, Ok(number)) => Ok(Self::Cuda(number)),
-            // For managed memory, the driver's refusal gives the reason.
+            // The driver refuses managed memory later, and its error gives the reason.
             (13, _) => Ok(Self::SomeCuda),
             (14, _) => Ok(Self::SomeSycl),
             _ => Err(PyTypeError::new_err(format!(
@@ -61,8 +61,7 @@ impl Foreign {
         read_only: bool,
         owner: Py<PyAny>,
     ) -> PyResult<Self> {
-        let too_large =
-            || PyValueError::new_err("the array has more bytes than there are addresses");
+        let too_large = || PyValueError::new_err("the array is larger than the address space");
         let mut layout = match strides {
             None => Layout::contiguous(dtype, shape, 0).ok_or_else(too_large)?,
             Some(strides) => Layout {
@@ -167,7 +166,7 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
         None => {
             let class = value.get_type();
             PyTypeError::new_err(format!(
-                "{} is no array that can be shared: it has no protocol of arrays",
+                "{} is not an array that can be shared: it supports no array protocol",
                 class.name()?
             ))
         }

@@ -12,9 +12,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use std::mem::MaybeUninit;
 
-/// Describes an instance of torch's tensor class. Returns `None` if the class has no table of a
-/// supported version, or if its function refuses the array. `owner` is the object that keeps the
-/// bytes.
+/// Describes an instance of torch's tensor class.
+///
+/// Returns `None` if the class has no table of a supported version, or if its function refuses the
+/// array. `owner` is the object that keeps the bytes.
 pub(super) fn describe(
     array: &Bound<'_, PyAny>,
     class: &Bound<'_, PyAny>,
@@ -45,9 +46,10 @@ pub(super) fn describe(
     Ok(described.ok())
 }
 
-/// Returns whether an object has the memory layout of a class's instances. `isinstance` is also
-/// true for a proxy that only claims the class, and the library's functions would read its memory
-/// as an array.
+/// Returns whether an object has the memory layout of a class's instances.
+///
+/// `isinstance` is also true for a proxy that only claims the class, and the library's functions
+/// would read its memory as an array.
 fn is_made_of(array: &Bound<'_, PyAny>, class: &Bound<'_, PyAny>) -> bool {
     let Ok(class) = class.cast::<PyType>() else {
         return false;

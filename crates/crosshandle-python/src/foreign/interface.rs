@@ -40,7 +40,7 @@ pub(super) fn is_swapped(name: &str) -> bool {
 /// Returns the error for elements with another byte order.
 pub(crate) fn swapped(name: impl std::fmt::Display) -> PyErr {
     PyTypeError::new_err(format!(
-        "elements of {name} have the byte order of other machines: share \
+        "elements of {name} are not in this machine's byte order: share \
          array.astype(array.dtype.newbyteorder(\"=\"))"
     ))
 }

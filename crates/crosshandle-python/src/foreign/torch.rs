@@ -54,9 +54,10 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
         .map(Some)
 }
 
-/// Describes a tensor by its attributes. This is for torch before 2.10, which has no table of
-/// DLPack's functions, for tensors that these functions refuse, and for objects that stand in for
-/// tensors.
+/// Describes a tensor by its attributes.
+///
+/// This is for torch before 2.10, which has no table of DLPack's functions, for tensors that these
+/// functions refuse, and for objects that stand in for tensors.
 fn by_attributes(tensor: &Bound<'_, PyAny>, owner: Py<PyAny>) -> PyResult<Foreign> {
     let place = if tensor.getattr("is_cuda")?.is_truthy()? {
         let number: u32 = tensor.call_method0("get_device")?.extract()?;

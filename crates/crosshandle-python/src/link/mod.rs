@@ -55,7 +55,7 @@ impl Options {
             "tls" => Data::Tls,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "memory moves by 'ucx' or by 'tls', not by '{other}'"
+                    "data is 'ucx' or 'tls', not '{other}'"
                 )));
             }
         };

@@ -76,7 +76,7 @@ impl<T> Drop for Closable<T> {
     }
 }
 
-/// Makes a call that waits for the other host. If Ctrl-C or the timeout comes first, the call
+/// Makes a call that waits for the remote host. If Ctrl-C or the timeout comes first, the call
 /// continues in the background, and an object that it opens is closed again.
 fn aside<T: Send + 'static>(
     py: Python<'_>,
@@ -139,7 +139,7 @@ impl Link {
         Ok(Self::new(link, context))
     }
 
-    /// The address of the other side.
+    /// The address of the peer.
     #[getter]
     fn peer(&self) -> PyResult<String> {
         Ok(self.link.get()?.peer().to_owned())
@@ -151,7 +151,7 @@ impl Link {
         Ok(self.link.get()?.ended().map(|error| error.to_string()))
     }
 
-    /// Opens memory of the other host. Waits for its reply, at most `timeout` seconds.
+    /// Opens memory of the remote host. Waits for its reply, at most `timeout` seconds.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open_memory(
         &self,
@@ -168,7 +168,7 @@ impl Link {
         Ok(self.remote_memory(memory))
     }
 
-    /// Opens an event of the other host. Waits for its reply, at most `timeout` seconds.
+    /// Opens an event of the remote host. Waits for its reply, at most `timeout` seconds.
     #[pyo3(signature = (handle, *, timeout = None))]
     fn open_event(
         &self,
@@ -197,7 +197,7 @@ impl Link {
         Ok((found.version, parts.collect()))
     }
 
-    /// Ends the link. On both sides, operations that wait for the other side fail.
+    /// Ends the link. On both sides, operations that wait for the peer fail.
     fn close(&self, py: Python<'_>) {
         if let Some(link) = self.link.take() {
             py.detach(|| link.close());
@@ -354,7 +354,7 @@ impl RemoteMemory {
         Ok(self.memory.get()?.access() == crosshandle::Access::ReadOnly)
     }
 
-    /// Whether the other host copies through a staging buffer, because it cannot access the memory
+    /// Whether the remote host copies through a staging buffer, because it cannot access the memory
     /// directly, such as a GPU's.
     #[getter]
     fn staged(&self) -> PyResult<bool> {
@@ -376,7 +376,7 @@ impl RemoteMemory {
         let nbytes = nbytes.unwrap_or(rest);
         if nbytes > rest {
             return Err(PyValueError::new_err(format!(
-                "{nbytes} bytes from byte {offset} on are not inside of the {} bytes of this memory",
+                "{nbytes} bytes at byte {offset} are not inside the {} bytes of this memory",
                 memory.len()
             )));
         }
@@ -433,11 +433,12 @@ impl RemoteMemory {
         })
     }
 
-    /// Copies memory of this host, which may be on a GPU, to the remote memory. The copy waits for
-    /// the events in `after`, and signals `signal` when it is done. With `queue`, it is a command
-    /// of that queue, and this call returns at once. Without `queue`, this call returns when the
-    /// copy is done. Ctrl-C and `timeout` end the call but not the copy, which may still read or
-    /// write both memories.
+    /// Copies memory of this host, which may be on a GPU, to the remote memory.
+    ///
+    /// The copy waits for the events in `after`, and signals `signal` when it is done. With
+    /// `queue`, it is a command of that queue, and this call returns at once. Without `queue`, this
+    /// call returns when the copy is done. Ctrl-C and `timeout` end the call but not the copy,
+    /// which may still read or write both memories.
     #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = None, signal = None, timeout = None))]
     #[expect(
         clippy::too_many_arguments,
@@ -564,15 +565,15 @@ pub(crate) struct RemoteEvent(Closable<crosshandle_link::RemoteEvent>);
 
 #[pymethods]
 impl RemoteEvent {
-    /// The event of this host that follows the other host's event, with the same numbers. Wait for
+    /// The event of this host that follows the remote host's event, with the same numbers. Wait for
     /// it in any way, but do not signal it.
     #[getter]
     fn mirror(&self) -> PyResult<Event> {
         Ok(Event::new(self.0.get()?.mirror().clone(), None))
     }
 
-    /// Signals the other host's event. Returns the signal's number after a round trip, for which it
-    /// waits at most `timeout` seconds.
+    /// Signals the remote host's event. Returns the signal's number after a round trip, for which
+    /// it waits at most `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn signal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let event = self.0.get()?;

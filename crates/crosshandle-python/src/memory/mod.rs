@@ -222,8 +222,8 @@ impl SharedMemory {
         }
     }
 
-    /// Checks whether other processes could open this memory by the handle that this process opened
-    /// it by. Fails with the error that they would get.
+    /// Checks whether other processes can still open this memory with the handle that this process
+    /// used. Fails with the error that they would get.
     pub(crate) fn check_openable(&self, py: Python<'_>) -> Result<()> {
         let Some(handle) = self.handle else {
             return Ok(());
@@ -277,7 +277,7 @@ impl SharedMemory {
     }
 }
 
-/// Returns the error for memory whose read-only handle is not available.
+/// Returns the error for a read-only handle that only the exporter of the memory can make.
 pub(crate) fn no_read_only() -> crosshandle::Error {
     crosshandle::Error::Unsupported(
         "this memory was opened by a handle that lets its holder write, and only the process that made that can \
@@ -386,9 +386,10 @@ impl Memory {
         Ok(self.shared()?.memory.is_in_use())
     }
 
-    /// Lends a part of the memory (default: all of it), with handles of its own. `owner` is any
-    /// object that stands for the reuse of this part. It is dropped when the result and its arrays
-    /// are closed, and no process has the part open.
+    /// Lends a part of the memory (default: all of it), with handles of its own.
+    ///
+    /// `owner` is any object that stands for the reuse of this part. It is dropped when the result
+    /// and its arrays are closed, and no process has the part open.
     #[pyo3(signature = (owner, *, nbytes = None, offset = 0))]
     fn lend(&self, owner: Py<PyAny>, nbytes: Option<usize>, offset: usize) -> PyResult<Self> {
         let shared = self.shared()?;
@@ -408,9 +409,10 @@ impl Memory {
         Ok(MemoryHandle(self.shared()?.handle_of(read_only)?))
     }
 
-    /// Returns a view of the memory as an array, without a copy. `shape` is a number or a tuple
-    /// (default: all elements in one dimension). `dtype` is a NumPy dtype or a name such as
-    /// `"float32"`. `offset` is in bytes. The array keeps the memory open.
+    /// Returns a view of the memory as an array, without a copy.
+    ///
+    /// `shape` is a number or a tuple (default: all elements in one dimension). `dtype` is a NumPy
+    /// dtype or a name such as `"float32"`. `offset` is in bytes. The array keeps the memory open.
     #[pyo3(signature = (shape = None, dtype = None, *, offset = 0))]
     fn array(
         &self,

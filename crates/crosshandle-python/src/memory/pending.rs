@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// The default maximum number of pickled objects that a process keeps.
 const MAX_OBJECTS: usize = 1 << 16;
-/// By default, pickled objects may keep the machine's memory divided by this number.
+/// The default limit for the bytes of pickled objects is the machine's memory divided by this.
 const PART_OF_MEMORY: usize = 2;
 /// The default time that pickling waits for room.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(60);

@@ -145,10 +145,11 @@ impl VirtualRange {
         Ok(self.range()?.as_ptr().addr())
     }
 
-    /// Maps physical memory at byte `offset` of the range. Maps `nbytes` bytes of the memory,
-    /// starting at `memory_offset` (default: all of it). `access` is `"rw"`, `"r"`, or `None`,
-    /// which makes every access a fault. Offsets and sizes are multiples of the device's
-    /// granularity.
+    /// Maps physical memory at byte `offset` of the range.
+    ///
+    /// Maps `nbytes` bytes of the memory, starting at `memory_offset` (default: all of it).
+    /// `access` is `"rw"`, `"r"`, or `None`, which makes every access a fault. Offsets and sizes
+    /// are multiples of the device's granularity.
     #[pyo3(signature = (offset, memory, *, memory_offset = 0, nbytes = None, access = Some("rw")))]
     fn map(
         &self,

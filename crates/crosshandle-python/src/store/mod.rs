@@ -38,8 +38,10 @@ pub(crate) struct StoreClient(Store);
 type Tensor<'py> = (String, String, Sizes<u64>, Bound<'py, Foreign>);
 
 /// The version of the name, the model's hash, whether the holder's successor has the model too, and
-/// the number of bytes that an earlier load had read. Last come the seconds for allocating the
-/// memory, for allocating staging buffers, and for filling the memory.
+/// the number of bytes that an earlier load had read.
+///
+/// Last come the seconds for allocating the memory, for allocating staging buffers, and for filling
+/// the memory.
 type Published = (u64, String, bool, u64, (f64, f64, f64));
 
 fn published(held: HandedOver, hash: Hash, timing: LoadTiming, resumed: u64) -> Published {
@@ -172,7 +174,7 @@ impl StoreClient {
         }
         if !named.is_empty() && !ranges.is_empty() {
             return Err(PyValueError::new_err(
-                "some arrays are on the host and some on a device: bring all of them to one",
+                "some arrays are on the host and some on a device: copy all of them to the same device",
             )
             .into());
         }
@@ -288,7 +290,7 @@ fn described<'py>(py: Python<'py>, name: &HeldName) -> PyResult<Bound<'py, PyDic
 
 fn hash_of(text: &str) -> PyResult<Hash> {
     Hash::from_hex(text).map_err(|error| {
-        PyValueError::new_err(format!("a hash has 64 hexadecimal digits: {error}"))
+        PyValueError::new_err(format!("a hash consists of 64 hexadecimal digits: {error}"))
     })
 }
 

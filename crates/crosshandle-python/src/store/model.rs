@@ -12,9 +12,10 @@ use pyo3::types::PyDict;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// Interval at which a wait checks for operating system signals such as Ctrl-C. `sleep`, `wake` and
-/// `refresh` of other threads wait for its end too. If it is too short, a wait on a busy machine
-/// may never reach a writer that it has not asked yet.
+/// Interval at which a wait checks for operating system signals such as Ctrl-C.
+///
+/// `sleep`, `wake` and `refresh` of other threads wait for its end too. If it is too short, a wait
+/// on a busy machine may never reach a writer that it has not asked yet.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// Interval at which a wake checks for operating system signals. It asks the holder in each
@@ -110,7 +111,9 @@ impl StoreModel {
             layout.elements().checked_mul(layout.dtype.bytes()) == Some(info.bytes as usize)
         });
         let layout = layout.ok_or_else(|| {
-            PyValueError::new_err(format!("{name} has another length than its shape and type"))
+            PyValueError::new_err(format!(
+                "the length of {name} does not match its shape and type"
+            ))
         })?;
         Ok(Array::of(memory, layout, true)?)
     }

@@ -27,8 +27,9 @@ fn create(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `submit QUEUE barrier | copy TO FROM | fill TO BYTE | copy-rect … | fill-2d … | fail MESSAGE |
-/// panic | scale … | fill-words … | fault … | run GRAPH`, each with `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
+/// `submit QUEUE COMMAND`, where a command is `barrier`, `copy TO FROM`, `fill TO BYTE`,
+/// `copy-rect …`, `fill-2d …`, `fail MESSAGE`, `panic`, `scale …`, `fill-words …`, `fault …` or
+/// `run GRAPH`. Each accepts `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`.
 fn submit(state: &PeerState, request: &Request<'_>) -> Answer {
     let queue = state.queue(request.word(0)?)?;
     let mut command = match request.word(1)? {

@@ -1,2 +1,4 @@
-"""Support for streams, memory and modules of other libraries. Each module is imported on first
-use."""
+"""Support for streams, memory and modules of other libraries.
+
+Each module is imported on first use.
+"""

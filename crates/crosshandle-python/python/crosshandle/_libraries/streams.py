@@ -58,7 +58,7 @@ def number_of(stream: Any) -> int:
     if hasattr(stream, "handle"):
         return 0
     raise TypeError(
-        f"{type(stream).__name__} is no stream: it has none of __cuda_stream__, cuda_stream, ptr and handle"
+        f"{type(stream).__name__} is not a stream: it has none of __cuda_stream__, cuda_stream, ptr and handle"
     )
 
 
@@ -152,8 +152,10 @@ def wait(event: Event, stream: Any, value: int | None = None, device: str | None
 
 
 def waiting(event: Event, value: int, device: str) -> int:
-    """Returns the number of a stream of `device` that waits for a signal. Waiting for that stream
-    means waiting for the signal."""
+    """Returns the number of a stream of `device` that waits for a signal.
+
+    Waiting for that stream means waiting for the signal.
+    """
     with _lock:
         # At worst, two threads choose the same idle queue, and one wait queues behind the other.
         own = _own.setdefault(device, [])

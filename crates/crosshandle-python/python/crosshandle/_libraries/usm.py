@@ -84,8 +84,10 @@ class _Adapter:
         return handle.raw, offset.value
 
     def open(self, beside: int, handle: bytes) -> tuple[int, int]:
-        """Opens memory in the context of the pointer `beside`. Returns its address, and the number
-        of the context."""
+        """Opens memory in the context of the pointer `beside`.
+
+        Returns its address, and the number of the context.
+        """
         memory, context = ctypes.c_void_p(), ctypes.c_uint64()
         result = self._functions.open(beside, handle, len(handle), ctypes.byref(memory), ctypes.byref(context))
         self._check(result)
@@ -142,8 +144,10 @@ def _adapter_at(path: str) -> _Adapter | None:
 
 
 def _tried() -> Iterator[_Adapter]:
-    """Yields each adapter once. Searches for adapters that were loaded later only after the known
-    ones."""
+    """Yields each adapter once.
+
+    Searches for adapters that were loaded later only after the known ones.
+    """
     known = adapters()
     yield from known
     yield from (adapter for adapter in adapters(again=True) if adapter not in known)
@@ -152,7 +156,7 @@ def _tried() -> Iterator[_Adapter]:
 def _needed() -> Iterator[_Adapter]:
     if not adapters():
         raise UnsupportedError(
-            "the SYCL runtime of dpctl has loaded no Unified Runtime adapter of this package, and takes memory of no other: "
+            "dpctl's SYCL runtime has not loaded this package's Unified Runtime adapter, and accepts memory of no other adapter: "
             f"start the program with {_setting()}"
         )
     return _tried()
@@ -203,8 +207,10 @@ _places: dict[tuple[str, str], tuple[Any, Any, _Adapter]] = {}
 
 
 def _queues() -> Iterator[Any]:
-    """Yields the queues that dpctl and dpnp use by default. The first one belongs to the default
-    device."""
+    """Yields the queues that dpctl and dpnp use by default.
+
+    The first one belongs to the default device.
+    """
     import dpctl
 
     try:
@@ -218,8 +224,10 @@ def _queues() -> Iterator[Any]:
 
 
 def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]:
-    """Opens memory in the context of a queue. Also returns memory of that context, by which its
-    adapter identifies it."""
+    """Opens memory in the context of a queue.
+
+    Also returns memory of that context, by which its adapter identifies it.
+    """
     from dpctl.memory import MemoryUSMDevice
 
     # Any memory of the context will do, because adapters identify a context by its memory.
@@ -288,7 +296,7 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
     if nbytes == 0:
         return dpnp.empty(array.shape, dtype=dtype, sycl_queue=queue)
     if any(stride % size for stride in array.strides):
-        raise ValueError(f"dpnp has no arrays whose strides ({array.strides}) are no multiples of {size} bytes")
+        raise ValueError(f"dpnp does not support strides ({array.strides}) that are not multiples of {size} bytes")
     memory = memory_of(array, handle, first, nbytes, queue)
     # The distance from the lowest byte to the first element.
     offset = sum(-stride * (length - 1) for length, stride in zip(array.shape, array.strides) if stride < 0)
@@ -301,8 +309,10 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
 
 
 def adopt(group: list[_rust.Foreign], owners: list[Any]) -> list[tuple[Context, Array | Exception]]:
-    """Makes arrays of shared memory for arrays in USM. Returns the context of each, and the array
-    or the reason why it cannot be shared."""
+    """Makes arrays of shared memory for arrays in USM.
+
+    Returns the context of each, and the array or the reason why it cannot be shared.
+    """
     made: dict[bytes, Array] = {}
     return [_adopt_one(one, owner, made) for one, owner in zip(group, owners)]
 

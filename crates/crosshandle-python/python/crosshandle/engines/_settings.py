@@ -69,7 +69,7 @@ class Settings:
         try:
             return self.name.format(**numbers)
         except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"the name {self.name!r} has another placeholder than {', '.join(numbers)}") from error
+            raise ValueError(f"the name {self.name!r} has a placeholder other than {', '.join(numbers)}") from error
 
     def state_for(self, ranks: Ranks) -> str:
         """Returns the name of a process's part of the state."""

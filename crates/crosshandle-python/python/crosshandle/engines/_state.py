@@ -50,7 +50,7 @@ def publish(
     described: dict[str, dict[str, Any]] = {}
     for key, kind, tensor in _entries(module):
         if tensor.layout != torch.strided or tensor.device.type == "meta":
-            raise TypeError(f"the tensor {key} is no plain tensor with bytes")
+            raise TypeError(f"the tensor {key} is not a strided tensor, or is on meta")
         identity = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         kept = known.setdefault(identity, key) if tensor.numel() else key
         order = _order(tensor)
@@ -70,13 +70,13 @@ def adopt(module: torch.nn.Module, model: store.Model, fingerprint: Mapping[str,
     text = model.metadata().get(KEY)
     found = json.loads(text) if text is not None else {}
     if found.get("format") != _FORMAT:
-        raise OtherState(f"{model.name} is no state of an engine that this version reads: remove it, or use another name")
+        raise OtherState(f"{model.name} is not an engine's state that this version can read: remove it, or use another name")
     wanted = json.loads(json.dumps(dict(fingerprint)))
     if found["fingerprint"] != wanted:
         both = found["fingerprint"].keys() | wanted.keys()
         differing = sorted(key for key in both if found["fingerprint"].get(key) != wanted.get(key))
         raise OtherState(
-            f"{model.name} is of an engine with another {', '.join(differing)}: remove it (crosshandle rm), or use another name"
+            f"{model.name} belongs to an engine with different settings ({', '.join(differing)}): remove it (crosshandle rm), or use another name"
         )
     parts = dict(module.named_modules(remove_duplicate=False))
     missing = sorted({key.rpartition(".")[0] for key in found["tensors"]} - parts.keys())

@@ -1,7 +1,8 @@
 """SGLang: weights from a holder, with settings in `--model-loader-extra-config`.
 
     crosshandle load model.safetensors.index.json --name llama-70b --device cuda:0
-    python -m sglang.launch_server … --model-loader-extra-config '{"crosshandle": {"name": "llama-70b"}}'
+    python -m sglang.launch_server … \\
+        --model-loader-extra-config '{"crosshandle": {"name": "llama-70b"}}'
 
 The loading code of the model gets the holder's tensors and copies what it needs on the device. This
 works for any model, any quantization and any number of ranks. SGLang has a fixed list of formats.
@@ -64,8 +65,10 @@ def choose(original: Callable[..., Any], load_config: Any, *arguments: Any, **na
 
 
 def register() -> None:
-    """Registers the loader with SGLang. SGLang calls this plugin function in each of its
-    processes."""
+    """Registers the loader with SGLang.
+
+    SGLang calls this plugin function in each of its processes.
+    """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register("sglang.srt.model_loader.loader.get_model_loader", choose, HookType.AROUND)
