@@ -297,7 +297,7 @@ const FOLLOWS: &[(&str, &[&str], &[&str])] = &[
         &["LimitReached"],
     ),
     ("ENOBUFS", &["Os"], &[]),
-    ("ENOSPC", &["Os"], &["LimitReached"]),
+    ("ENOSPC", &["Os", "OutOfMemory"], &["LimitReached"]),
     ("EACCES", &["InvalidArgument"], &[]),
     ("ENOLCK", &["Os"], &[]),
 ];

@@ -193,9 +193,13 @@ struct World<'a> {
 
 impl Drop for World<'_> {
     fn drop(&mut self) {
-        if let Some(mut first) = self.pair.take() {
+        let first = self.pair.take();
+        // A story that has failed may have left a victim's successor.
+        if first.is_some() || self.status().is_ok() {
             let _ = self.run(&["rm", "m"]);
             let _ = self.run(&["hold", "--stop"]);
+        }
+        if let Some(mut first) = first {
             let _ = first.kill();
             let _ = first.wait();
         }
