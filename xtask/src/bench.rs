@@ -1,4 +1,5 @@
-//! Runs the benchmarks. They are a package of their own, so that no other program builds their dependencies.
+//! Runs the benchmarks. They are a separate package, so that no other program builds their
+//! dependencies.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -9,7 +10,8 @@ use crate::step::Step;
 use crate::workspace::Workspace;
 use crate::{Result, wheel};
 
-/// Replaces this process by the benchmark program, which so gets the terminal and Ctrl-C.
+/// Replaces this process by the benchmark program, which then owns the terminal and receives
+/// Ctrl-C.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     if args.first().is_some_and(|suite| suite == "python") {
         let error = wheel::bench(workspace)?.args(&args[1..]).exec();
@@ -31,12 +33,12 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
         let libraries = environment.library_dir();
         command
             .env("UR_ADAPTERS_FORCE_LOAD", adapter)
-            // The loader finds its own libraries by this.
+            // The loader finds its own libraries through this variable.
             .env("LD_LIBRARY_PATH", &libraries)
             .env("UR_RUNTIME_LIB_DIR", libraries);
     }
     if args.first().is_some_and(|suite| suite == "kernels") {
-        // With the OpenCL runtime beside the others.
+        // The OpenCL runtime is in the same directory as the other libraries.
         let libraries = Environment::ensure(workspace)?.library_dir();
         command
             .env("CROSSHANDLE_OPENCL", libraries.join("libintelocl.so"))
@@ -46,7 +48,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     Err(format!("cannot run cargo: {error}"))
 }
 
-/// Builds a library with the profile that is measured. Returns its path.
+/// Builds a library with the profile that is measured, and returns its path.
 fn built(workspace: &Workspace, package: &str, file: &str) -> Result<PathBuf> {
     let build = workspace.cargo(&[
         "build",

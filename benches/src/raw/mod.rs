@@ -1,5 +1,5 @@
-//! The raw techniques: code that a careful programmer would write for one purpose, straight on the
-//! calls of the kernel or of a driver. It checks, counts and cleans up no more than the purpose
+//! The raw techniques: code that a careful programmer would write for a single purpose, directly on
+//! the calls of the kernel or of a driver. It checks, counts and cleans up only what that purpose
 //! needs.
 
 pub(crate) mod counter;
